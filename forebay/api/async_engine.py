@@ -1,0 +1,165 @@
+"""AsyncEngine: one Request in, one Reply out, from any thread or event loop.
+
+It strings the walk together: parameters are checked, items tokenized in one batch call off the caller's event loop,
+then scheduled, run and answered by the engine's own thread.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from forebay.core.config import EngineLimits, ModelOptions
+from forebay.core.errors import InvalidRequest, NotReady
+from forebay.core.events import Observer, ignore
+from forebay.core.info import ModelInfo
+from forebay.core.request import Item, Lane, Reply, Request
+from forebay.engine.loop import Engine
+from forebay.engine.runner import Runner
+from forebay.engine.sequence import Job, SequenceTraits
+from forebay.loading.assemble import LoadedModel, load_model
+
+# Requests with at most so many characters or ids are tokenized at once on the caller's thread: a hand-over to
+# another thread costs more than that.
+_INLINE_SIZE = 2000
+_TOKENIZER_THREADS = 2
+
+
+class AsyncEngine:
+    """A loaded model that answers requests until it is closed."""
+
+    def __init__(self, model: LoadedModel, limits: EngineLimits, observer: Observer = ignore) -> None:
+        self._model = model
+        self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
+        self._is_closed = False
+
+    @classmethod
+    def load(
+        cls,
+        options: ModelOptions,
+        limits: EngineLimits | None = None,
+        *,
+        observer: Observer = ignore,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> "AsyncEngine":
+        """Load a model and warm it up; blocks. ``on_stage`` hears what is going on, in a word or two.
+
+        Raises LoadError where the checkpoint can't be loaded, InvalidRequest where the options don't fit it.
+        """
+        on_stage = on_stage or _ignore_stage
+        model = load_model(options, on_stage)
+        on_stage("warming up")
+        engine = cls(model, limits or EngineLimits(), observer)
+        try:
+            engine._warm_up()
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was loaded, and who decided what."""
+        return self._model.info
+
+    def submit(self, request: Request) -> "Future[Reply]":
+        """Start a request and return at once. ``cancel()`` of the future drops the work that has not begun.
+
+        A request that does not fit the model fails the future with a RequestError.
+        """
+        future: Future[Reply] = Future()
+        if self._is_closed:
+            future.set_exception(NotReady("this model is closed; load it again"))
+        elif _is_small(request):
+            self._start(request, future)
+        else:
+            self._tokenizing.submit(self._start, request, future)
+        return future
+
+    async def run(self, request: Request) -> Reply:
+        """Answer a request; cancelling the awaiting task drops the work."""
+        return await asyncio.wrap_future(self.submit(request))
+
+    def count_queued(self) -> tuple[int, int]:
+        """(sequences, tokens) that wait for a step."""
+        return self._engine.count_queued()
+
+    def close(self, *, drain: float = 0.0) -> None:
+        """Refuse new requests, give those under way up to ``drain`` seconds, abort the rest, free the threads."""
+        self._is_closed = True
+        self._tokenizing.shutdown(wait=True, cancel_futures=drain <= 0)
+        self._engine.close(drain)
+
+    def _start(self, request: Request, future: "Future[Reply]") -> None:
+        """Check, tokenize and queue; any error goes to the caller through the future."""
+        if future.cancelled():
+            return
+        try:
+            self._engine.submit(self._make_job(request, future))
+        except Exception as error:
+            if not future.cancelled() and future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def _make_job(self, request: Request, future: "Future[Reply]") -> Job:
+        abilities = self._model.info.abilities
+        request.pooling.check(abilities)
+        request.text.check(abilities)
+        _check_items(request)
+        route = self._choose_route(request.text.input_type)
+        start = time.perf_counter()
+        prompt = self._model.prompts.choose(request.text)
+        encoded = self._model.texts[route].encode(request.items, request.text, prompt)
+        job = Job(
+            future,
+            lane=request.lane,
+            deadline=request.deadline,
+            tokenize_seconds=time.perf_counter() - start,
+        )
+        job.fill(encoded.ids, encoded.truncated, SequenceTraits(request.pooling, route, encoded.prompt_len))
+        return job
+
+    def _choose_route(self, input_type: str | None) -> str:
+        routes = self._model.route_of_input_type
+        if input_type is not None and input_type in routes:
+            return routes[input_type]
+        if self._model.default_route is None:
+            raise InvalidRequest(
+                f"this model has a route for each kind of text; give input_type, one of {', '.join(routes)}",
+                field="input_type",
+            )
+        return self._model.default_route
+
+    def _warm_up(self) -> None:
+        """Run a short and a long text through every route, so that no request pays for first-time costs."""
+        for input_type in self._model.route_of_input_type or (None,):
+            text = Request(["warm", "warm " * 256]).text
+            request = Request(["warm", "warm " * 256], text=type(text)(input_type=input_type), lane=Lane.BULK)
+            self.submit(request).result()
+
+
+def _ignore_stage(stage: str) -> None:
+    """Hear nothing."""
+
+
+def _is_small(request: Request) -> bool:
+    size = 0
+    for item in request.items:
+        size += len(item) if hasattr(item, "__len__") else 0
+        if size > _INLINE_SIZE:
+            return False
+    return True
+
+
+def _check_items(request: Request) -> None:
+    """Refuse what is neither a text nor a list of ids; what the ids are is the tokenizer's to check."""
+    for index, item in enumerate(request.items):
+        if not _is_item(item):
+            raise InvalidRequest(
+                f"input[{index}] is of type {type(item).__name__}; expected a text or a list of token ids",
+                field=f"input[{index}]",
+            )
+
+
+def _is_item(item: Item) -> bool:
+    return isinstance(item, str) or (hasattr(item, "__len__") and not isinstance(item, bytes | bytearray | dict))

@@ -1,0 +1,1 @@
+"""What is on disk: finds checkpoints and reads their files; builds no modules."""

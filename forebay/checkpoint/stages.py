@@ -1,0 +1,128 @@
+"""The stages of a checkpoint's pipeline as plain data: one class a kind of sentence-transformers module.
+
+A stage reads one named feature and writes one; ``features_of`` says which. Knows no files' formats and no tensors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SENTENCE = "sentence_embedding"
+TOKENS = "token_embeddings"
+
+Modality = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerStage:
+    """The backbone: token ids to ``token_embeddings``. ``config`` is its config.json with the saved overrides.
+
+    ``max_seq_length`` is what the sentence-transformers files say, None where they are silent; ``sources`` tells
+    for each value which file said so.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    max_seq_length: int | None
+    do_lower_case: bool
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticEmbeddingStage:
+    """The mean of one vector a token; token ids to ``sentence_embedding``."""
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedLayerPoolingStage:
+    """A weighted mean of the hidden states of the layers from ``layer_start`` on (0 is the embedding layer)."""
+
+    folder: Path
+    layer_start: int
+    num_hidden_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingStage:
+    """``token_embeddings`` to ``sentence_embedding``; the results of several modes are joined in order."""
+
+    modes: tuple[str, ...]
+    include_prompt: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DenseStage:
+    """A linear layer and an activation, the dotted path of a class below ``torch.nn``."""
+
+    folder: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    input_name: str
+    output_name: str
+    use_residual: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNormStage:
+    """Layer normalisation of ``sentence_embedding`` with weights."""
+
+    folder: Path
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizeStage:
+    """Scales a feature to unit length."""
+
+    input_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStage:
+    """Sends a text through one of several pipelines, chosen by (task, modality), where None matches anything."""
+
+    routes: Mapping[str, tuple["Stage", ...]]
+    default_route: str | None
+    mappings: Mapping[tuple[str | None, Modality], str]
+
+
+Stage = (
+    TransformerStage
+    | StaticEmbeddingStage
+    | WeightedLayerPoolingStage
+    | PoolingStage
+    | DenseStage
+    | LayerNormStage
+    | NormalizeStage
+    | RouterStage
+)
+
+
+def features_of(stage: Stage) -> tuple[str | None, str]:
+    """Return the feature that a stage reads (None: the tokens) and the one it writes."""
+    match stage:
+        case TransformerStage():
+            return None, TOKENS
+        case StaticEmbeddingStage():
+            return None, SENTENCE
+        case WeightedLayerPoolingStage():
+            return TOKENS, TOKENS
+        case PoolingStage():
+            return TOKENS, SENTENCE
+        case DenseStage():
+            return stage.input_name, stage.output_name
+        case NormalizeStage():
+            return stage.input_name, stage.input_name
+        case _:
+            return SENTENCE, SENTENCE
+
+
+def name_of(stage: Stage) -> str:
+    """Return the name of the module that a stage stands for."""
+    return type(stage).__name__.removesuffix("Stage")

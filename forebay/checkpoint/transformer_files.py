@@ -1,0 +1,164 @@
+"""Reads what a folder says of its transformer: config.json and the sentence-transformers file beside it.
+
+Settings that would change the numbers and are not understood are refused; those that only tune loading are let pass.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forebay.checkpoint.documents import Document, describe, label_of, read_document, read_optional_document
+
+# The first name is today's; the others were written by the first releases, one a model family.
+FILE_NAMES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+
+OLD_NAMES = {"model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args"}
+
+READ_FIELDS = {
+    "max_seq_length",
+    "do_lower_case",
+    "transformer_task",
+    "modality_config",
+    "module_output_name",
+    "processing_kwargs",
+    *OLD_NAMES,
+    *OLD_NAMES.values(),
+}
+
+# How another library finds, loads or runs the model; the vectors are the same.
+HARMLESS_FIELDS = {"unpad_inputs", "backend", "cache_dir", "model_name_or_path", "tokenizer_name_or_path"}
+HARMLESS_KWARGS = {
+    "add_pooling_layer",
+    "attn_implementation",
+    "cache_dir",
+    "clean_up_tokenization_spaces",
+    "code_revision",
+    "device_map",
+    "experts_implementation",
+    "local_files_only",
+    "low_cpu_mem_usage",
+    "pad_to_multiple_of",
+    "padding",
+    "padding_side",
+    "revision",
+    "token",
+    "trust_remote_code",
+    "use_cache",
+    "use_fast",
+    "use_safetensors",
+}
+DTYPE_KWARGS = ("dtype", "torch_dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerFiles:
+    """The understood settings; ``sources`` names the file behind each."""
+
+    config: Mapping[str, Any]
+    max_seq_length: int | None
+    do_lower_case: bool
+    sources: Mapping[str, str]
+
+
+def read_transformer_files(folder: Path, root: Path) -> TransformerFiles:
+    """Read config.json and, where there is one, the sentence-transformers file of a transformer's folder."""
+    config = dict(read_document(folder / "config.json", root).values)
+    sources = {"config": label_of(folder / "config.json", root)}
+    document = _find_document(folder, root)
+    if document is None:
+        return TransformerFiles(config, None, False, sources)
+    _check_fields(document)
+    _check_modalities(document)
+    overrides = _read_overrides(document, config)
+    if overrides:
+        sources["config"] += f", with {', '.join(overrides)} from {document.label}"
+        config.update(overrides)
+    processor = _kwargs_section(document, "processor_kwargs")
+    _check_processor(processor)
+    length_from = processor if processor.optional("model_max_length", int) is not None else document
+    name = "max_seq_length" if length_from is document else "model_max_length"
+    max_seq_length = length_from.size(name) if length_from.optional(name, int) is not None else None
+    if max_seq_length is not None:
+        sources["max_seq_length"] = f"{length_from.label}: {name}"
+    sources["do_lower_case"] = document.label
+    return TransformerFiles(config, max_seq_length, document.optional("do_lower_case", bool) or False, sources)
+
+
+def _find_document(folder: Path, root: Path) -> Document | None:
+    """Return the first of the known files that exists and says anything."""
+    for name in FILE_NAMES:
+        document = read_optional_document(folder / name, root)
+        if document is not None and document.values:
+            return document
+    return None
+
+
+def _kwargs_section(document: Document, name: str) -> Document:
+    """Return a section under its new or, failing that, its old name."""
+    old = OLD_NAMES[name]
+    return document.section(old if document.values.get(old) is not None else name)
+
+
+def _check_fields(document: Document) -> None:
+    """Refuse a field that is set and unknown, a task other than plain hidden states, and processing options."""
+    for name, value in document.values.items():
+        if name not in READ_FIELDS | HARMLESS_FIELDS and value not in (None, False, "", [], {}):
+            raise document.refuse(name, f"is {describe(value)}, which Forebay does not understand")
+    task = document.optional("transformer_task", str) or "feature-extraction"
+    if task != "feature-extraction":
+        raise document.refuse("transformer_task", f"is '{task}'; Forebay supports 'feature-extraction'")
+    processing = document.section("processing_kwargs")
+    for part in ("common", "text"):
+        section = processing.section(part)
+        for name, value in section.values.items():
+            if name not in HARMLESS_KWARGS and (name, value) != ("truncation", True):
+                raise section.refuse(name, f"is {describe(value)}, which Forebay does not understand")
+
+
+def _check_modalities(document: Document) -> None:
+    """Accept text whose last hidden state becomes the token embeddings, and nothing else."""
+    output = document.optional("module_output_name", str) or "token_embeddings"
+    if output != "token_embeddings":
+        raise document.refuse("module_output_name", f"is '{output}'; Forebay supports 'token_embeddings'")
+    if document.optional("modality_config", dict) is None:
+        return
+    modalities = document.section("modality_config")
+    if set(modalities.values) != {"text"}:
+        found = ", ".join(f"'{name}'" for name in modalities.values) or "nothing"
+        raise document.refuse("modality_config", f"has {found}; Forebay supports 'text' alone")
+    text = modalities.section("text")
+    for name, expected in (("method", "forward"), ("method_output_name", "last_hidden_state")):
+        if text.values.get(name) != expected:
+            raise text.refuse(name, f"is {describe(text.values.get(name))}; Forebay supports '{expected}'")
+
+
+def _read_overrides(document: Document, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by which the saved keyword arguments replace those of config.json."""
+    overrides = dict(_kwargs_section(document, "config_kwargs").values)
+    model = _kwargs_section(document, "model_kwargs")
+    for name, value in model.values.items():
+        if name in DTYPE_KWARGS:
+            # "auto" asks for the dtype that config.json names, which is there already.
+            overrides |= {} if value in (None, "auto") else dict.fromkeys(DTYPE_KWARGS, value)
+        elif name in config:
+            overrides[name] = value
+        elif name not in HARMLESS_KWARGS and value not in (None, False):
+            raise model.refuse(name, f"is {describe(value)}, which Forebay does not understand")
+    return {name: value for name, value in overrides.items() if name not in HARMLESS_KWARGS}
+
+
+def _check_processor(section: Document) -> None:
+    """Refuse tokenizer options that would change the tokens."""
+    for name, value in section.values.items():
+        known = name == "model_max_length" or name in HARMLESS_KWARGS or (name, value) == ("truncation_side", "right")
+        if not known and value is not None:
+            raise section.refuse(name, f"is {describe(value)}, which Forebay does not understand")

@@ -1,0 +1,246 @@
+"""Input files → records, one at a time. A reader yields (text, id) and names file, line and field where it cannot.
+
+Knows no model and no output; memory stays that of one line (of one row group for Parquet).
+"""
+
+import csv
+import io
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+
+from forebay.cli.formats import INPUT_EXTENSIONS, InputFormat, find_format
+from forebay.core.errors import ForebayError, InvalidRequest
+
+BOM = b"\xef\xbb\xbf"
+Id = int | str | None
+
+
+class InputError(ForebayError):
+    """A line of the input is not what its format promises."""
+
+    code = "malformed_input"
+
+
+class Record(NamedTuple):
+    """One text, and what the caller calls it."""
+
+    text: str
+    id: Id = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Which fields of a line hold the text and, where asked for, the id."""
+
+    text: str = "text"
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One input: a file, or standard input where ``path`` is None."""
+
+    path: Path | None
+    format: InputFormat
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "standard input" if self.path is None else str(self.path)
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of a regular file; None for pipes."""
+        if self.path is None:
+            return None
+        status = self.path.stat()
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def find_sources(files: Sequence[str], input_format: InputFormat | None, fields: Fields) -> tuple[Source, ...]:
+    """Resolve the command line's files and their formats; no file, or "-", is standard input."""
+    sources = tuple(find_source(name, input_format) for name in files or ("-",))
+    if fields.id is not None and any(source.format == "txt" for source in sources):
+        raise InvalidRequest("--id-field needs an input with fields, but txt has none; use jsonl, csv or parquet")
+    return sources
+
+
+def find_source(name: str, input_format: InputFormat | None) -> Source:
+    """Resolve one file name; the format comes from ``input_format``, else from the extension."""
+    if name == "-":
+        if input_format == "parquet":
+            raise InvalidRequest("Parquet can't be read from standard input; give the file's name")
+        return Source(None, input_format or "txt")
+    path = Path(name)
+    if not path.exists() or path.is_dir():
+        raise InvalidRequest(f"'{name}' is {'a folder' if path.is_dir() else 'not there'}; expected a file, or '-'")
+    return Source(path, input_format or find_format(path, INPUT_EXTENSIONS, "--input-format"))
+
+
+def read_records(sources: Sequence[Source], fields: Fields) -> Iterator[Record]:
+    """Yield the records of all sources in order."""
+    for source in sources:
+        if source.path is None:
+            yield from READERS[source.format](sys.stdin.buffer, source.name, fields)
+            continue
+        with source.path.open("rb") as stream:
+            yield from READERS[source.format](stream, source.name, fields)
+
+
+def read_txt(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+    """One text a line; an empty line is an empty text, so that row n is line n."""
+    for number, line in enumerate(stream, 1):
+        yield Record(decode(line.removesuffix(b"\n").removesuffix(b"\r"), number, name))
+
+
+def read_jsonl(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+    """One JSON string or object a line; blank lines are skipped."""
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        where = f"{name}, line {number}"
+        try:
+            value = orjson.loads(line.removeprefix(BOM) if number == 1 else line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{where}: not JSON ({error.msg}); expected a string or an object") from None
+        yield pick(value, where, fields)
+
+
+def pick(value: Any, where: str, fields: Fields) -> Record:
+    """Take text and id out of one JSON value."""
+    if isinstance(value, str) and fields.id is None:
+        return Record(value)
+    if not isinstance(value, dict):
+        wanted = "a string or an object" if fields.id is None else f"an object with field '{fields.id}'"
+        raise InputError(f"{where}: found {type(value).__name__}; expected {wanted}")
+    text = value.get(fields.text)
+    if not isinstance(text, str):
+        found = type(text).__name__ if fields.text in value else "missing"
+        raise InputError(f"{where}: field '{fields.text}' is {found}; expected a string (--field names the field)")
+    if fields.id is None:
+        return Record(text)
+    key = value.get(fields.id)
+    if not isinstance(key, str | int) or isinstance(key, bool):
+        found = type(key).__name__ if fields.id in value else "missing"
+        raise InputError(f"{where}: field '{fields.id}' (--id-field) is {found}; expected a string or an integer")
+    return Record(text, key)
+
+
+def read_csv(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+    """A header line, then one row a text; quoted fields may span lines."""
+    csv.field_size_limit(1 << 30)
+    text_stream = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    rows = csv.reader(text_stream, strict=True)
+    try:
+        header = next(rows, None)
+        if header is None:
+            return
+        text_column = find_column(header, fields.text, "--field", name)
+        id_column = None if fields.id is None else find_column(header, fields.id, "--id-field", name)
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise InputError(
+                    f"{name}, line {rows.line_num}: {len(row)} fields, but the header has {len(header)} "
+                    f"(field '{fields.text}' can't be told)"
+                )
+            yield Record(row[text_column], None if id_column is None else row[id_column])
+    except csv.Error as error:
+        raise InputError(f"{name}, line {rows.line_num}: not CSV ({error})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}, after line {rows.line_num}: not UTF-8 ({error.reason})") from None
+    finally:
+        text_stream.detach()
+
+
+def find_column(header: Sequence[str], column: str, option: str, name: str) -> int:
+    """Return where ``column`` stands in the header."""
+    if column not in header:
+        known = ", ".join(f"'{title}'" for title in header)
+        raise InputError(f"{name}, line 1: no field '{column}' in the header ({known}); {option} names the field")
+    return header.index(column)
+
+
+def read_parquet(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+    """One row a text, read in small batches."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(stream)
+    except pa.ArrowInvalid:
+        raise InputError(f"{name}: not a Parquet file; --input-format names another format") from None
+    columns = {"--field": fields.text} | ({"--id-field": fields.id} if fields.id is not None else {})
+    for option, column in columns.items():
+        find_column(table.schema_arrow.names, column, option, name)
+    number = 0
+    for batch in table.iter_batches(batch_size=1024, columns=list(columns.values())):
+        texts = batch.column(fields.text).to_pylist()
+        keys = batch.column(fields.id).to_pylist() if fields.id is not None else [None] * len(texts)
+        for text, key in zip(texts, keys, strict=True):
+            number += 1
+            row = {fields.text: text} | ({fields.id: key} if fields.id is not None else {})
+            yield pick(row, f"{name}, row {number}", fields)
+
+
+def decode(line: bytes, number: int, name: str) -> str:
+    """Decode one line of UTF-8."""
+    try:
+        return (line.removeprefix(BOM) if number == 1 else line).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def count_records(sources: Sequence[Source]) -> int | None:
+    """Count the texts of all sources for the progress bar; None where a pipe makes that impossible."""
+    total = 0
+    for source in sources:
+        if source.path is None or source.size is None:
+            return None
+        with source.path.open("rb") as stream:
+            total += COUNTERS[source.format](stream)
+    return total
+
+
+def count_lines(stream: BinaryIO) -> int:
+    """Count lines, the last one with or without its newline."""
+    total, last = 0, b"\n"
+    while block := stream.read(1 << 20):
+        total += block.count(b"\n")
+        last = block[-1:]
+    return total + (last != b"\n")
+
+
+def count_csv_rows(stream: BinaryIO) -> int:
+    """Count rows after the header; a malformed file counts as far as it can be read."""
+    csv.field_size_limit(1 << 30)
+    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline=""))
+    return max(0, sum(1 for row in rows if row) - 1)
+
+
+def count_parquet_rows(stream: BinaryIO) -> int:
+    """Read the number of rows from the footer."""
+    import pyarrow.parquet as pq
+
+    return int(pq.ParquetFile(stream).metadata.num_rows)
+
+
+READERS: dict[InputFormat, Callable[[BinaryIO, str, Fields], Iterator[Record]]] = {
+    "txt": read_txt,
+    "jsonl": read_jsonl,
+    "csv": read_csv,
+    "parquet": read_parquet,
+}
+COUNTERS: dict[InputFormat, Callable[[BinaryIO], int]] = {
+    "txt": count_lines,
+    "jsonl": count_lines,
+    "csv": count_csv_rows,
+    "parquet": count_parquet_rows,
+}

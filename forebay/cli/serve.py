@@ -1,0 +1,100 @@
+"""``forebay serve``: options → ModelOptions, EngineLimits and ServerOptions. Knows nothing of HTTP."""
+
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from forebay.cli.options import Device, DTypeOption, ModelArgument, Revision
+from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig, ServerOptions
+from forebay.core.errors import InvalidRequest
+
+LIMITS, SERVER = EngineLimits(), ServerOptions()
+MIB = 1 << 20
+
+
+def serve(
+    model: ModelArgument = "default",
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = SERVER.host,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = SERVER.port,
+    served_name: Annotated[
+        list[str] | None, typer.Option(help="Name that clients may use for the model; may be repeated.")
+    ] = None,
+    dtype: DTypeOption = "auto",
+    device: Device = "auto",
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None,
+    revision: Revision = None,
+    cache_dir: Annotated[str | None, typer.Option(help="Folder of downloaded models.")] = None,
+    pooler_config: Annotated[
+        str | None, typer.Option(metavar="JSON", help='Override pooling, as {"pooling_type": "CLS"}.')
+    ] = None,
+    max_step_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = LIMITS.max_step_tokens,
+    max_queued_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that may wait before requests are refused.")
+    ] = LIMITS.max_queued_tokens,
+    max_passes: Annotated[
+        int, typer.Option(min=0, help="How often shorter texts may pass a waiting one.")
+    ] = LIMITS.max_passes,
+    max_lane_wait: Annotated[
+        float, typer.Option(min=0, help="Seconds that small requests may hold back bulk ones.")
+    ] = LIMITS.max_lane_wait,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="FOREBAY_API_KEY", help="Key that every request must carry.")
+    ] = None,
+    max_items: Annotated[int, typer.Option(min=1, help="Texts that one request may carry.")] = SERVER.max_items,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="MiB of one request's body.")] = SERVER.max_body_bytes // MIB,
+    bulk_items: Annotated[
+        int, typer.Option(min=1, help="Requests with at least so many texts wait in the bulk lane.")
+    ] = SERVER.bulk_items,
+    request_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds until a request is given up.")
+    ] = SERVER.request_timeout,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds that running requests get when the server stops.")
+    ] = SERVER.drain_seconds,
+) -> int:
+    """Serve a model over HTTP."""
+    from forebay.server import app
+
+    return app.serve(
+        ModelOptions(
+            model=model,
+            revision=revision,
+            dtype=dtype,
+            device=device,
+            max_model_len=max_model_len,
+            pooler=parse_pooler(pooler_config),
+            cache_dir=cache_dir,
+        ),
+        EngineLimits(
+            max_step_tokens=max_step_tokens,
+            max_queued_tokens=max_queued_tokens,
+            max_passes=max_passes,
+            max_lane_wait=max_lane_wait,
+        ),
+        ServerOptions(
+            host=host,
+            port=port,
+            served_names=tuple(served_name or ()),
+            api_key=api_key or None,
+            max_body_bytes=max_body_mb * MIB,
+            max_items=max_items,
+            bulk_items=bulk_items,
+            request_timeout=request_timeout,
+            drain_seconds=drain_seconds,
+        ),
+    )
+
+
+def parse_pooler(text: str | None) -> PoolerConfig:
+    """Read the JSON object of ``--pooler-config``."""
+    if text is None:
+        return PoolerConfig()
+    try:
+        values: Any = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"--pooler-config is not JSON ({error.msg}); expected an object as {{}}") from None
+    if not isinstance(values, dict):
+        raise InvalidRequest(f"--pooler-config is a JSON {type(values).__name__}; expected an object as {{}}")
+    return PoolerConfig.parse(values)

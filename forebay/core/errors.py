@@ -1,0 +1,146 @@
+"""Every error that Forebay raises on purpose.
+
+::
+
+    ForebayError
+    ├── RequestError            the caller's to mend
+    │   ├── InvalidRequest      400  a field has a wrong type, value or combination
+    │   │   └── InputTooLong    400  more tokens than the model reads, truncation refused
+    │   ├── Unauthorized        401
+    │   ├── UnknownModel        404
+    │   └── PayloadTooLarge     413
+    ├── LoadError               the checkpoint, or what was asked of it
+    │   ├── CheckpointNotFound
+    │   ├── UnsupportedCheckpoint   a module, an architecture or a setting is not understood
+    │   └── WeightsMismatch         a tensor is missing, left over or of another shape
+    └── EngineError             ours, or the moment's
+        ├── ItemFailed          500  one item's forward failed or gave a non-finite result
+        ├── Overloaded          429  the queue is full
+        ├── Cancelled           499  the caller went away
+        ├── NotReady            503  loading, draining or stopped
+        └── DeadlineExceeded    504
+
+A message says what was found, what was expected and what to do; it never repeats the input text.
+"""
+
+
+class ForebayError(Exception):
+    """The root. ``status`` is the HTTP status, ``code`` a stable word for programs, ``field`` the request's field."""
+
+    status = 500
+    code = "internal_error"
+
+    def __init__(self, message: str, *, field: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        if code is not None:
+            self.code = code
+
+
+class RequestError(ForebayError):
+    """The request can't be served as it stands; the caller can mend it."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, or has a wrong type, value or combination."""
+
+
+class InputTooLong(InvalidRequest):
+    """An item has more tokens than the model reads, and the caller forbade truncation."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthorized(RequestError):
+    """The API key is missing or wrong."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class UnknownModel(RequestError):
+    """The request names a model that this server does not serve."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class PayloadTooLarge(RequestError):
+    """The body exceeds the server's limit."""
+
+    status = 413
+    code = "payload_too_large"
+
+
+class LoadError(ForebayError):
+    """A model can't be loaded."""
+
+    code = "load_error"
+
+
+class CheckpointNotFound(LoadError):
+    """No checkpoint lies under that name."""
+
+    code = "checkpoint_not_found"
+
+
+class UnsupportedCheckpoint(LoadError):
+    """The checkpoint holds something that Forebay does not understand; the message names it."""
+
+    code = "unsupported_checkpoint"
+
+
+class WeightsMismatch(LoadError):
+    """The weight files and the model disagree; the message names the tensors."""
+
+    code = "weights_mismatch"
+
+
+class EngineError(ForebayError):
+    """The request was fine, but the engine did not answer it."""
+
+
+class ItemFailed(EngineError):
+    """One item could not be computed; ``index`` is its place in the request."""
+
+    code = "item_failed"
+
+    def __init__(self, message: str, *, index: int) -> None:
+        super().__init__(message, field=f"input[{index}]")
+        self.index = index
+
+
+class Overloaded(EngineError):
+    """The queue is full; the same request may succeed after ``retry_after`` seconds."""
+
+    status = 429
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Cancelled(EngineError):
+    """The caller went away before the result was there."""
+
+    status = 499
+    code = "cancelled"
+
+
+class NotReady(EngineError):
+    """The model is still loading, or the server is stopping."""
+
+    status = 503
+    code = "not_ready"
+
+
+class DeadlineExceeded(EngineError):
+    """The request's deadline passed before its result was there."""
+
+    status = 504
+    code = "deadline_exceeded"

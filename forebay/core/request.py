@@ -1,0 +1,91 @@
+"""What goes in and what comes out: requests, replies and typed outputs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forebay.core.errors import ForebayError
+from forebay.core.params import PoolingParams, TextParams
+
+Item = str | Sequence[int]
+"""One text, or its token ids in the model's own vocabulary."""
+
+
+class Lane(IntEnum):
+    """Which queue a request waits in; a lower lane is served first."""
+
+    INTERACTIVE = 0
+    BULK = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Many items that are tokenized in one call and answered at once.
+
+    ``deadline`` is a moment of ``time.monotonic()``; work that has not begun by then is dropped.
+    """
+
+    items: Sequence[Item]
+    pooling: PoolingParams = field(default_factory=PoolingParams)
+    text: TextParams = field(default_factory=TextParams)
+    lane: Lane = Lane.INTERACTIVE
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds spent at the stations of the walk: waiting covers admission to the first step."""
+
+    tokenize: float = 0.0
+    queue: float = 0.0
+    compute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a Request, in the order of its items.
+
+    ``rows[i]`` is the item's array (float32), or None where ``errors`` holds the reason under ``i``.
+    ``num_tokens`` (int32 [n]) counts the tokens that were computed; ``truncated`` (bool [n]) tells where that
+    is less than the item had.
+    """
+
+    rows: Sequence[NDArray[np.float32] | None]
+    num_tokens: NDArray[np.int32]
+    truncated: NDArray[np.bool_]
+    errors: Mapping[int, ForebayError] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
+
+    def raise_errors(self) -> None:
+        """Raise the first item's error, if any item failed."""
+        if self.errors:
+            raise self.errors[min(self.errors)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddingOutput:
+    """Embeddings of a list of texts, in input order.
+
+    ``embeddings`` is float32 [n, dim]; ``num_tokens`` int32 [n]; ``truncated`` bool [n]. Iterating or indexing
+    gives single vectors [dim]; NumPy functions accept the object itself.
+    """
+
+    embeddings: NDArray[np.float32]
+    num_tokens: NDArray[np.int32]
+    truncated: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self.embeddings[index]
+        return row
+
+    def __iter__(self) -> Iterator[NDArray[np.float32]]:
+        return iter(self.embeddings)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> NDArray[np.float32]:  # type: ignore[type-arg]
+        return np.array(self.embeddings, dtype=dtype, copy=copy)

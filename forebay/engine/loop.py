@@ -1,0 +1,171 @@
+"""The step loop: one thread takes steps from the scheduler, runs them and answers the jobs.
+
+Failure is local: a step that fails is run again one sequence at a time, so that the guilty item gets the error
+and its neighbours their vectors. The loop itself goes on.
+"""
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+
+from forebay.core.config import EngineLimits
+from forebay.core.errors import Cancelled, DeadlineExceeded, EngineError, ItemFailed, NotReady, Overloaded
+from forebay.core.events import Observer, RequestDone, RequestDropped, StepDone
+from forebay.core.request import Reply
+from forebay.engine.runner import Ran, Runner
+from forebay.engine.scheduler import Scheduler, Step
+from forebay.engine.sequence import Job, Sequence
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Answers jobs in the background until closed."""
+
+    def __init__(self, runner: Runner, limits: EngineLimits, observer: Observer) -> None:
+        self._runner = runner
+        self._limits = limits
+        self._observe = observer
+        self._scheduler = Scheduler(limits)
+        self._wakeup = threading.Condition()
+        self._is_closing = False
+        self._is_busy = False
+        self._thread = threading.Thread(target=self._loop, name="forebay-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a filled job. Raises Overloaded when too many tokens wait, NotReady once closed."""
+        num_tokens = sum(len(seq.ids) for seq in job.sequences)
+        with self._wakeup:
+            if self._is_closing:
+                raise NotReady("the engine is stopping; send the request to another instance, or later")
+            waiting, limit = self._scheduler.num_tokens, self._limits.max_queued_tokens
+            if waiting and waiting + num_tokens > limit:
+                raise Overloaded(
+                    f"{waiting} tokens wait and this request adds {num_tokens}, over the limit of {limit} "
+                    "(max_queued_tokens); retry later or send fewer texts at once"
+                )
+            job.future.add_done_callback(lambda future: self._see_cancel(future, len(job.sequences)))
+            self._scheduler.add(job.sequences, job.lane, time.monotonic())
+            self._wakeup.notify()
+        if not job.sequences:
+            self._answer(job)
+
+    def count_queued(self) -> tuple[int, int]:
+        """(sequences, tokens) that wait."""
+        with self._wakeup:
+            return self._scheduler.num_sequences, self._scheduler.num_tokens
+
+    def close(self, drain: float) -> None:
+        """Refuse new jobs, give those under way up to ``drain`` seconds, then abort the rest."""
+        limit = time.monotonic() + drain
+        with self._wakeup:
+            self._is_closing = True
+            self._wakeup.notify_all()
+            while (self._scheduler.num_sequences or self._is_busy) and time.monotonic() < limit:
+                self._wakeup.wait(timeout=max(0.0, limit - time.monotonic()))
+            left = self._scheduler.drain()
+            self._wakeup.notify_all()
+        for job in left:
+            self._drop(job, NotReady("the engine stopped before this request was computed; send it again elsewhere"))
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._wakeup:
+                self._is_busy = False
+                while not self._scheduler.num_sequences:
+                    self._wakeup.notify_all()
+                    if self._is_closing:
+                        return
+                    self._wakeup.wait()
+                step = self._scheduler.schedule(time.monotonic())
+                self._is_busy = True
+            for job in step.dropped:
+                self._drop(job, DeadlineExceeded("the request's deadline passed while it waited; it was not computed"))
+            if step.sequences:
+                self._run_guarded(step)
+
+    def _run_guarded(self, step: Step) -> None:
+        """Run a step; should the engine itself be at fault, its jobs end with an error and the loop goes on."""
+        try:
+            self._run(step)
+        except Exception as error:
+            log.exception("the engine failed outside of the model; the requests of this step are answered with 500")
+            for job in {id(seq.job): seq.job for seq in step.sequences}.values():
+                self._drop(job, EngineError(f"the engine failed ({type(error).__name__}); please report this"))
+
+    def _run(self, step: Step) -> None:
+        now = time.monotonic()
+        for seq in step.sequences:
+            if seq.job.started_at is None:
+                seq.job.started_at = now
+        try:
+            ran = self._runner.run(step.sequences)
+        except Exception as error:
+            log.exception("a step of %d sequences failed; retrying them one by one", len(step.sequences))
+            self._run_alone(step.sequences, error)
+            return
+        self._take(ran)
+        queued_sequences, queued_tokens = self.count_queued()
+        self._observe(
+            StepDone(
+                num_sequences=len(step.sequences),
+                num_tokens=step.num_tokens,
+                budget=self._limits.max_step_tokens,
+                pack_seconds=ran.pack_seconds,
+                forward_seconds=ran.forward_seconds,
+                queued_sequences=queued_sequences,
+                queued_tokens=queued_tokens,
+            )
+        )
+
+    def _run_alone(self, sequences: list[Sequence], error: Exception) -> None:
+        for seq in sequences:
+            if len(sequences) > 1:
+                try:
+                    self._take(self._runner.run([seq]))
+                    continue
+                except Exception as own_error:
+                    error = own_error
+            self._fail(seq, f"computing the item failed ({type(error).__name__}: {error})")
+
+    def _take(self, ran: Ran) -> None:
+        for seq, row, is_finite in ran.results:
+            if not is_finite:
+                self._fail(
+                    seq,
+                    "the model gave a vector with NaN or infinite numbers for this item; "
+                    "load the model with dtype float32, or check its weights",
+                )
+            elif seq.job.deliver(seq.index, row):
+                self._answer(seq.job)
+
+    def _fail(self, seq: Sequence, message: str) -> None:
+        if seq.job.fail(seq.index, ItemFailed(f"item {seq.index}: {message}", index=seq.index)):
+            self._answer(seq.job)
+
+    def _answer(self, job: Job) -> None:
+        if job.is_over or not job.future.set_running_or_notify_cancel():
+            return
+        reply = job.reply()
+        self._observe(
+            RequestDone(
+                num_items=len(reply.rows),
+                num_tokens=int(reply.num_tokens.sum()),
+                num_truncated=int(reply.truncated.sum()),
+                num_failed=len(reply.errors),
+                timings=reply.timings,
+            )
+        )
+        job.future.set_result(reply)
+
+    def _see_cancel(self, future: "Future[Reply]", num_items: int) -> None:
+        if future.cancelled():
+            self._observe(RequestDropped(Cancelled.code, num_items))
+
+    def _drop(self, job: Job, error: EngineError) -> None:
+        if job.abort(error):
+            self._observe(RequestDropped(error.code, len(job.sequences)))

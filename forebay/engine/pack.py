@@ -1,0 +1,67 @@
+"""From the sequences of a step to one flat batch and its cursor. Pure; no queue, no model."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from forebay.core.params import PoolingParams
+from forebay.engine.sequence import Sequence
+from forebay.layers.batch import FlatBatch, Run
+from forebay.pooling.cursor import Cursor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A step ready to run. ``groups[params]`` lists the sequences that ask for the same result, with their rows.
+
+    Several sequences may share a row: equal token ids are computed once.
+    """
+
+    batch: FlatBatch
+    cursor: Cursor
+    groups: dict[PoolingParams, tuple[list[int], list[Sequence]]]
+
+
+def pack(sequences: Seq[Sequence], device: torch.device) -> Packed:
+    """Lay the distinct sequences end to end, ordered by length.
+
+    Three sequences ``[5 6 7] [8] [5 6 7]`` become the ids ``8 5 6 7`` with borders ``0 1 4``; the first and the
+    third share the batch's second place.
+    """
+    distinct: dict[tuple[bytes, int], Sequence] = {}
+    for seq in sequences:
+        distinct.setdefault((seq.key, seq.prompt_len), seq)
+    ordered = sorted(distinct.items(), key=lambda item: len(item[1].ids))
+    place = {key: row for row, (key, _) in enumerate(ordered)}
+    groups: dict[PoolingParams, tuple[list[int], list[Sequence]]] = {}
+    for seq in sequences:
+        rows, members = groups.setdefault(seq.params, ([], []))
+        rows.append(place[seq.key, seq.prompt_len])
+        members.append(seq)
+    batch, cursor = _lay_out([seq for _, seq in ordered], device)
+    return Packed(batch, cursor, groups)
+
+
+def _lay_out(ordered: list[Sequence], device: torch.device) -> tuple[FlatBatch, Cursor]:
+    lens = np.fromiter((len(seq.ids) for seq in ordered), np.int64, len(ordered))
+    borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(lens)])
+    starts = borders[:-1]
+    ids = np.concatenate([seq.ids for seq in ordered]).astype(np.int64)
+    positions = np.arange(len(ids)) - np.repeat(starts, lens)
+    runs, first = [], 0
+    for length, members in groupby(lens.tolist()):
+        count = sum(1 for _ in members)
+        runs.append(Run(int(starts[first]), count, length))
+        first += count
+    prompt_lens = np.fromiter((seq.prompt_len for seq in ordered), np.int64, len(ordered))
+    batch = FlatBatch(
+        input_ids=torch.from_numpy(ids).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        cu_seqlens=torch.from_numpy(borders).to(device),
+        type_ids=None,
+        runs=tuple(runs),
+    )
+    return batch, Cursor(starts, lens, prompt_lens, tuple(runs))

@@ -1,0 +1,116 @@
+"""Which sequences make the next step: a token budget, two lanes, and no one left behind.
+
+Sequences of any length are packed up to the budget. A short one may pass a long one that no longer fits, but
+only so often; then the step closes behind what it has and the long one leads the next. The interactive lane goes
+first, and a step serves one lane only, so that an interactive text never pays for bulk in its own step; a bulk
+lane that has waited long enough gets a step. Equal sequences count once, since they are computed once.
+Cancelled and expired work is dropped here, before it costs anything. Not thread-safe: the loop holds the lock.
+"""
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from forebay.core.config import EngineLimits
+from forebay.core.request import Lane
+from forebay.engine.sequence import Job, Sequence
+
+# How many sequences that do not fit are looked past for one that does.
+_LOOKAHEAD = 64
+
+
+@dataclass(slots=True)
+class Step:
+    """The sequences of one forward pass, all of one route, and the jobs dropped while they were chosen."""
+
+    sequences: list[Sequence] = field(default_factory=list)
+    num_tokens: int = 0
+    dropped: list[Job] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Lane:
+    queue: deque[Sequence] = field(default_factory=deque)
+    served_at: float = 0.0
+
+
+class Scheduler:
+    """The queue. ``num_sequences`` and ``num_tokens`` tell what waits in it."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
+        self._lanes = {lane: _Lane() for lane in Lane}
+        self.num_sequences = 0
+        self.num_tokens = 0
+
+    def add(self, sequences: Seq[Sequence], lane: Lane, now: float) -> None:
+        """Queue a job's sequences, short ones first and equal ones side by side."""
+        target = self._lanes[lane]
+        if not target.queue:
+            target.served_at = now
+        target.queue.extend(sorted(sequences, key=lambda seq: (len(seq.ids), seq.key)))
+        self.num_sequences += len(sequences)
+        self.num_tokens += sum(len(seq.ids) for seq in sequences)
+
+    def schedule(self, now: float) -> Step:
+        """Take the next step's sequences out of the queue; an empty step means that nothing waits."""
+        step = Step()
+        for lane in self._order(now):
+            self._fill(step, self._lanes[lane], now)
+            if step.sequences:
+                self._lanes[lane].served_at = now
+                break
+        return step
+
+    def drain(self) -> list[Job]:
+        """Empty the queue and return the jobs that had work in it, each once."""
+        jobs = {id(seq.job): seq.job for lane in self._lanes.values() for seq in lane.queue}
+        for lane in self._lanes.values():
+            lane.queue.clear()
+        self.num_sequences = self.num_tokens = 0
+        return list(jobs.values())
+
+    def _order(self, now: float) -> list[Lane]:
+        bulk = self._lanes[Lane.BULK]
+        is_starved = bool(bulk.queue) and now - bulk.served_at > self._limits.max_lane_wait
+        return [Lane.BULK, Lane.INTERACTIVE] if is_starved else [Lane.INTERACTIVE, Lane.BULK]
+
+    def _fill(self, step: Step, lane: _Lane, now: float) -> None:
+        skipped: list[Sequence] = []
+        keys: set[bytes] = set()
+        while lane.queue and len(skipped) < _LOOKAHEAD:
+            seq = lane.queue.popleft()
+            if self._is_dead(seq, step, now):
+                self._forget(seq)
+            elif self._fits(seq, step, keys):
+                if seq.key not in keys:
+                    keys.add(seq.key)
+                    step.num_tokens += len(seq.ids)
+                step.sequences.append(seq)
+                self._forget(seq)
+            else:
+                skipped.append(seq)
+                seq.passes += 1
+                if seq.passes > self._limits.max_passes:
+                    break
+        lane.queue.extendleft(reversed(skipped))
+
+    def _fits(self, seq: Sequence, step: Step, keys: set[bytes]) -> bool:
+        if not step.sequences:
+            return True  # a sequence longer than the budget gets a step of its own
+        if seq.route != step.sequences[0].route:
+            return False
+        return seq.key in keys or step.num_tokens + len(seq.ids) <= self._limits.max_step_tokens
+
+    def _is_dead(self, seq: Sequence, step: Step, now: float) -> bool:
+        job = seq.job
+        if job.is_over or job in step.dropped:
+            return True
+        if job.deadline is not None and job.deadline <= now:
+            step.dropped.append(job)
+            return True
+        return False
+
+    def _forget(self, seq: Sequence) -> None:
+        self.num_sequences -= 1
+        self.num_tokens -= len(seq.ids)

@@ -1,0 +1,44 @@
+"""Attention over the ragged sequences of a flat batch.
+
+Sequences are ordered by length, so that equal ones lie side by side: each run is one call of the fused kernel
+on a view of the batch, with neither padding nor mask.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from forebay.layers.batch import FlatBatch
+
+
+def attention(qkv: Tensor, num_heads: int, batch: FlatBatch, bias: Tensor | None = None) -> Tensor:
+    """Bidirectional attention of every sequence with itself.
+
+    ``qkv`` is [T, 3 * H] (queries, keys, values side by side), H = num_heads * head size; ``bias``, added to
+    the scaled scores, is [num_heads, L, L] for the longest sequence and is cut for shorter ones, so it may
+    depend only on positions. Returns [T, H]. Formula: softmax(q kᵀ / sqrt(d) + bias) v (Vaswani et al. 2017).
+    """
+    num_tokens, width = qkv.shape[0], qkv.shape[1] // 3
+    out = qkv.new_empty(num_tokens, num_heads, width // num_heads)
+    for run in batch.runs:
+        shape = (run.num_seqs, run.length, 3, num_heads, width // num_heads)
+        q, k, v = qkv[run.rows].view(shape).permute(2, 0, 3, 1, 4)  # each [n, heads, L, d]
+        mask = None if bias is None else bias[None, :, : run.length, : run.length]
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        out[run.rows].view(run.num_seqs, run.length, num_heads, -1).copy_(mixed.transpose(1, 2))
+    return out.view(num_tokens, width)
+
+
+def attention_reference(qkv: Tensor, num_heads: int, batch: FlatBatch, bias: Tensor | None = None) -> Tensor:
+    """The same, one sequence and one plain formula at a time; tests compare ``attention`` with it."""
+    width = qkv.shape[1] // 3
+    outs = []
+    borders = batch.cu_seqlens.tolist()
+    for start, end in zip(borders[:-1], borders[1:], strict=True):
+        length = end - start
+        q, k, v = qkv[start:end].view(length, 3, num_heads, width // num_heads).permute(1, 2, 0, 3)
+        scores = q @ k.transpose(1, 2) / (width // num_heads) ** 0.5
+        if bias is not None:
+            scores = scores + bias[:, :length, :length]
+        outs.append((scores.softmax(-1) @ v).transpose(0, 1).reshape(length, width))
+    return torch.cat(outs)

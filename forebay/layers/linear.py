@@ -1,0 +1,62 @@
+"""Linear layers whose weights are packed once, at load, into the layout that the CPU's matrix product wants.
+
+oneDNN (through torch) is the packed form; where it is missing, and on other devices, the plain weight serves.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from forebay.layers.activation import IDENTITY, Activation
+
+_PACKED_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Tell whether oneDNN can hold this weight in its own layout."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in _PACKED_DTYPES
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+class Linear(nn.Module):
+    """y = activation(x Wᵀ + b [+ residual]); x is [T, in_features], y is [T, sum(part_sizes)].
+
+    ``part_sizes`` lists the rows of the checkpoint tensors that this layer merges (query, key and value, say);
+    a plain layer has one part. Until ``pack`` is called the weight stands in ``weight``.
+    """
+
+    def __init__(
+        self, in_features: int, *part_sizes: int, bias: bool = True, activation: Activation = IDENTITY
+    ) -> None:
+        super().__init__()
+        self.part_sizes = part_sizes
+        self.activation = activation
+        self.weight: nn.Parameter | None = nn.Parameter(
+            torch.empty(sum(part_sizes), in_features), requires_grad=False
+        )
+        self.bias = nn.Parameter(torch.empty(sum(part_sizes)), requires_grad=False) if bias else None
+        self._packed: Tensor | None = None
+
+    def pack(self) -> None:
+        """Move the weight into the packed layout, if there is one for it; the plain one is given up."""
+        if self.weight is not None and can_pack(self.weight):
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)
+            self.weight = None
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Return y [T, out]; ``residual`` [T, out] is added before the activation, which must then be none."""
+        fused = self.activation.fused
+        if self._packed is None:
+            y = F.linear(x, self.weight, self.bias)  # type: ignore[arg-type]  # unpacked: the weight is there
+            return self.activation.function(y if residual is None else y + residual)
+        if residual is not None:
+            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self.bias, "add")
+        if fused is None:
+            return self.activation.function(
+                torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+            )
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, fused[0], [], fused[1])

@@ -1,0 +1,85 @@
+"""Fills an empty model from a stream of tensors: renamed, merged, cast, packed at once, and every name accounted for.
+
+Tensors are copied one by one and a linear layer is packed as soon as it is whole, so that at no time much more than
+the weights themselves stands in memory.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from forebay.core.errors import WeightsMismatch
+from forebay.layers.linear import Linear
+from forebay.models.base import Encoder, Target
+
+_SHOWN = 5
+
+
+def fill(model: Encoder, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, device: torch.device) -> int:
+    """Load all weights of a model built on the meta device; return how many parameters it has.
+
+    Raises WeightsMismatch that names tensors left over, missing or of a wrong shape.
+    """
+    wanted = _wanted(model)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    left_over = []
+    for name, tensor in tensors:
+        try:
+            target = model.naming.resolve(name)
+        except KeyError:
+            left_over.append(name)
+            continue
+        if target is None:
+            continue
+        if target not in wanted:
+            left_over.append(name)
+            continue
+        wanted.discard(target)
+        _place(model, target, name, tensor.to(device=device, dtype=dtype))
+        _pack_if_whole(model, target, wanted)
+    _complain(left_over, "the weight files hold tensors that this architecture does not know")
+    _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
+    return num_parameters
+
+
+def _wanted(model: Encoder) -> set[Target]:
+    """All (parameter, part) that the files must fill."""
+    wanted = set()
+    for prefix, module in model.named_modules():
+        parts = len(module.part_sizes) if isinstance(module, Linear) else 1
+        for name, _ in module.named_parameters(prefix, recurse=False):
+            wanted.update(Target(name, part) for part in range(parts))
+    return wanted
+
+
+def _place(model: Encoder, target: Target, name: str, tensor: Tensor) -> None:
+    owner_name, _, leaf = target.parameter.rpartition(".")
+    owner = model.get_submodule(owner_name)
+    parameter = getattr(owner, leaf)
+    sizes = owner.part_sizes if isinstance(owner, Linear) else (parameter.shape[0],)
+    expected = (sizes[target.part], *parameter.shape[1:])
+    if tuple(tensor.shape) != expected:
+        raise WeightsMismatch(
+            f"the tensor '{name}' has shape {list(tensor.shape)}, but config.json asks for {list(expected)}"
+        )
+    if parameter.is_meta:
+        parameter = nn.Parameter(torch.empty(parameter.shape, dtype=tensor.dtype, device=tensor.device), False)
+        setattr(owner, leaf, parameter)
+    start = sum(sizes[: target.part])
+    parameter.data[start : start + len(tensor)].copy_(tensor)
+
+
+def _pack_if_whole(model: Encoder, target: Target, wanted: set[Target]) -> None:
+    owner_name = target.parameter.rpartition(".")[0]
+    owner = model.get_submodule(owner_name)
+    if isinstance(owner, Linear):
+        own = {Target(f"{owner_name}.{leaf}", part) for leaf in ("weight", "bias") for part in range(len(owner.part_sizes))}
+        if not own & wanted:
+            owner.pack()
+
+
+def _complain(names: list[str], what: str) -> None:
+    if names:
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        raise WeightsMismatch(f"{what}: {shown}")

@@ -1,0 +1,184 @@
+"""From what the checkpoint says and what the user wants to one Plan, each decision with its source.
+
+Pure: reads no weights and builds no modules. Nothing behind it asks the checkpoint or the user again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forebay.checkpoint.pipeline import (
+    DenseStage,
+    LayerNormStage,
+    NormalizeStage,
+    PoolingStage,
+    Stage,
+    StaticEmbeddingStage,
+    TransformerStage,
+    WeightedLayerPoolingStage,
+)
+from forebay.checkpoint.spec import ModelSpec, dtype_of
+from forebay.checkpoint.stages import TOKENS, features_of, name_of
+from forebay.core.config import ModelOptions
+from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
+from forebay.core.info import Decision
+from forebay.pooling.methods import METHODS
+
+_METHOD_OF_MODE = {
+    "cls": "CLS",
+    "lasttoken": "LAST",
+    "mean": "MEAN",
+    "mean_sqrt_len_tokens": "MEAN_SQRT_LEN",
+    "weightedmean": "WEIGHTED",
+    "max": "MAX",
+}
+_USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePlan:
+    """One straight pipeline: backbone, what happens to tokens, how they are pooled, what happens to the vector."""
+
+    backbone: TransformerStage | StaticEmbeddingStage
+    layer_mix: WeightedLayerPoolingStage | None
+    token_stages: tuple[DenseStage | NormalizeStage, ...]
+    methods: tuple[str, ...]
+    include_prompt: bool
+    vector_stages: tuple[DenseStage | LayerNormStage | NormalizeStage, ...]
+    is_normalized: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is decided before weights are read. ``dtype`` is a torch dtype's name."""
+
+    routes: Mapping[str, RoutePlan]
+    dtype: str
+    device: str
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(slots=True)
+class Log:
+    """Collects decisions as they are made."""
+
+    decisions: list[Decision] = field(default_factory=list)
+
+    def say(self, name: str, value: object, source: str) -> None:
+        """Note one decision."""
+        self.decisions.append(Decision(name, str(value), source))
+
+
+def make_plan(spec: ModelSpec, options: ModelOptions, *, has_cuda: bool) -> Plan:
+    """Decide routes, device and dtype. Raises UnsupportedCheckpoint or InvalidRequest naming what does not fit."""
+    log = Log()
+    device = _choose_device(options, has_cuda, log)
+    routes = {name: _plan_route(name, stages, options, log) for name, stages in spec.routes.stages.items()}
+    dtype = _choose_dtype(routes, options, device, log)
+    if len(routes) > 1:
+        log.say("routes", ", ".join(routes), "modules.json: Router")
+        log.say("default route", spec.routes.default or "none: input_type must be given", "router_config.json")
+    log.say("similarity", spec.similarity, spec.sources["similarity"])
+    if spec.default_prompt_name is not None:
+        log.say("default prompt", spec.default_prompt_name, spec.sources["default_prompt_name"])
+    if spec.truncate_dim is not None:
+        log.say("truncate_dim", spec.truncate_dim, spec.sources["truncate_dim"])
+    return Plan(routes, dtype, device, tuple(log.decisions))
+
+
+def _choose_device(options: ModelOptions, has_cuda: bool, log: Log) -> str:
+    if options.device == "auto":
+        device = "cuda" if has_cuda else "cpu"
+        log.say("device", device, "what the machine has")
+        return device
+    kind = options.device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise InvalidRequest(f"device is '{options.device}'; expected auto, cpu, cuda or cuda:N", field="device")
+    if kind == "cuda" and not has_cuda:
+        raise InvalidRequest("device is 'cuda', but this torch sees no CUDA device; use 'cpu'", field="device")
+    log.say("device", options.device, _USER)
+    return options.device
+
+
+def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device: str, log: Log) -> str:
+    stored = {
+        dtype_of(route.backbone.config)
+        for route in routes.values()
+        if isinstance(route.backbone, TransformerStage)
+    } - {None}
+    if options.dtype != "auto":
+        if options.dtype == "float16" and device == "cpu":
+            raise InvalidRequest("float16 is not computed on CPU; use bfloat16 or float32", field="dtype")
+        log.say("dtype", options.dtype, _USER)
+        return options.dtype
+    if device != "cpu" and stored == {"bfloat16"}:
+        log.say("dtype", "bfloat16", "config.json")
+        return "bfloat16"
+    shown = ", ".join(sorted(str(name) for name in stored)) or "unknown"
+    log.say("dtype", "float32", f"default (stored as {shown}); --dtype overrides")
+    return "float32"
+
+
+def _plan_route(name: str, stages: tuple[Stage, ...], options: ModelOptions, log: Log) -> RoutePlan:
+    backbone, rest = stages[0], list(stages[1:])
+    assert isinstance(backbone, TransformerStage | StaticEmbeddingStage), "the reader puts the backbone first"
+    label = f" of route '{name}'" if name else ""
+    layer_mix = rest.pop(0) if rest and isinstance(rest[0], WeightedLayerPoolingStage) else None
+    token_stages: list[DenseStage | NormalizeStage] = []
+    while rest and isinstance(rest[0], DenseStage | NormalizeStage) and features_of(rest[0]) == (TOKENS, TOKENS):
+        token_stages.append(rest.pop(0))  # type: ignore[arg-type]
+    pooling = rest.pop(0) if rest and isinstance(rest[0], PoolingStage) else None
+    vector_stages = [_vector_stage(stage, label) for stage in rest]
+    methods = _choose_methods(backbone, pooling, options, label, log)
+    is_normalized = bool(vector_stages) and isinstance(vector_stages[-1], NormalizeStage)
+    chain = [name_of(stage) for stage in (*token_stages, *vector_stages)]
+    log.say(f"stages{label}", " → ".join([name_of(backbone), *chain]) or "none", "modules.json")
+    return RoutePlan(
+        backbone=backbone,
+        layer_mix=layer_mix if isinstance(layer_mix, WeightedLayerPoolingStage) else None,
+        token_stages=tuple(token_stages),
+        methods=methods,
+        include_prompt=pooling.include_prompt if isinstance(pooling, PoolingStage) else True,
+        vector_stages=tuple(vector_stages[:-1] if is_normalized else vector_stages),
+        is_normalized=is_normalized,
+    )
+
+
+def _vector_stage(stage: Stage, label: str) -> DenseStage | LayerNormStage | NormalizeStage:
+    if isinstance(stage, DenseStage | LayerNormStage | NormalizeStage) and TOKENS not in features_of(stage):
+        return stage
+    raise UnsupportedCheckpoint(
+        f"modules.json{label}: the module {name_of(stage)} stands where it can't change the embedding, or twice; "
+        "expected the backbone, then stages on tokens, one Pooling, then stages on the vector"
+    )
+
+
+def _choose_methods(
+    backbone: TransformerStage | StaticEmbeddingStage,
+    pooling: Stage | None,
+    options: ModelOptions,
+    label: str,
+    log: Log,
+) -> tuple[str, ...]:
+    wish = options.pooler.pooling_type
+    if isinstance(backbone, StaticEmbeddingStage):
+        if wish is not None:
+            raise InvalidRequest("a static embedding is always averaged; leave out pooling_type", field="pooler_config")
+        log.say(f"pooling{label}", "MEAN", "what a static embedding is")
+        return ("MEAN",)
+    if wish is not None:
+        methods = tuple(part.strip().upper() for part in wish.split("+"))
+        unknown = [method for method in methods if method not in METHODS]
+        if unknown:
+            raise InvalidRequest(
+                f"unknown pooling_type '{unknown[0]}'; known: {', '.join(METHODS)}", field="pooler_config"
+            )
+        log.say(f"pooling{label}", " + ".join(methods), _USER)
+        return methods
+    if not isinstance(pooling, PoolingStage):
+        raise UnsupportedCheckpoint(
+            f"modules.json{label} has no Pooling module, so nothing says how tokens become one vector; "
+            "give it with pooler_config {'pooling_type': 'MEAN'}"
+        )
+    methods = tuple(_METHOD_OF_MODE[mode] for mode in pooling.modes)
+    log.say(f"pooling{label}", " + ".join(methods), pooling.source)
+    return methods

@@ -1,0 +1,146 @@
+"""The contract of an encoder, how checkpoint names become its parameters, and the block that most encoders share.
+
+Models turn a FlatBatch into hidden states [T, H]. They know neither files nor pooling.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from forebay.core.errors import UnsupportedCheckpoint
+from forebay.layers.activation import find_activation
+from forebay.layers.attention import attention
+from forebay.layers.batch import FlatBatch
+from forebay.layers.linear import Linear
+
+LayerHook = Callable[[int, Tensor], None]
+"""Called with (layer index, hidden states [T, H]); index 0 is the embedding's output."""
+
+
+class Target(NamedTuple):
+    """Where a checkpoint tensor goes: a parameter's name and the part of a merged layer that it fills."""
+
+    parameter: str
+    part: int
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How a checkpoint calls what the model holds.
+
+    ``prefixes`` are cut off when present. ``layers`` is the prefix of numbered layers; ``in_layer`` and
+    ``outside`` map module names to the model's own, or to (own name, part) where the model merges several.
+    ``unused`` are patterns of tensors that this model does not need: heads of other tasks, stored buffers.
+    """
+
+    prefixes: tuple[str, ...]
+    layers: str
+    in_layer: Mapping[str, str | tuple[str, int]]
+    outside: Mapping[str, str]
+    unused: tuple[str, ...] = field(default=())
+
+    def resolve(self, name: str) -> Target | None:
+        """Return the tensor's target, or None for one that is not needed; KeyError for one that is unknown."""
+        short = next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
+        module, _, leaf = short.rpartition(".")
+        if module.startswith(self.layers):
+            index, _, rest = module.removeprefix(self.layers).partition(".")
+            found = self.in_layer.get(rest)
+            if index.isdigit() and found is not None:
+                own, part = found if isinstance(found, tuple) else (found, 0)
+                return Target(f"layers.{index}.{own}.{leaf}", part)
+        elif module in self.outside:
+            return Target(f"{self.outside[module]}.{leaf}", 0)
+        if any(re.fullmatch(pattern, short) for pattern in self.unused):
+            return None
+        raise KeyError(name)
+
+
+class Encoder(nn.Module, ABC):
+    """Bidirectional encoder: reads whole sequences, gives one state a token.
+
+    ``max_len`` is the number of tokens that the architecture itself can read (its positions), special ones
+    included, or None where it has no limit.
+    """
+
+    naming: ClassVar[Naming]
+    hidden_size: int
+    num_layers: int
+    vocab_size: int
+    max_len: int | None
+
+    @abstractmethod
+    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
+        """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
+
+
+class LayerSizes(NamedTuple):
+    """The numbers that make one transformer layer."""
+
+    hidden: int
+    num_heads: int
+    intermediate: int
+    norm_eps: float
+    activation: str
+
+
+class PostNormLayer(nn.Module):
+    """The original transformer layer: each half is LayerNorm(x + f(x)) (Vaswani et al. 2017; BERT)."""
+
+    def __init__(self, sizes: LayerSizes) -> None:
+        super().__init__()
+        if sizes.hidden % sizes.num_heads:
+            raise UnsupportedCheckpoint(
+                f"config.json: the hidden size {sizes.hidden} is not a multiple of the {sizes.num_heads} heads"
+            )
+        self.num_heads = sizes.num_heads
+        self.qkv = Linear(sizes.hidden, sizes.hidden, sizes.hidden, sizes.hidden)
+        self.attention_out = Linear(sizes.hidden, sizes.hidden)
+        self.attention_norm = nn.LayerNorm(sizes.hidden, eps=sizes.norm_eps)
+        self.ffn_in = Linear(sizes.hidden, sizes.intermediate, activation=find_activation(sizes.activation))
+        self.ffn_out = Linear(sizes.intermediate, sizes.hidden)
+        self.ffn_norm = nn.LayerNorm(sizes.hidden, eps=sizes.norm_eps)
+
+    def forward(self, x: Tensor, batch: FlatBatch, bias: Tensor | None = None) -> Tensor:
+        """[T, H] → [T, H]; ``bias`` [heads, L, L] is added to the attention scores."""
+        mixed = attention(self.qkv(x), self.num_heads, batch, bias)
+        x = self.attention_norm(self.attention_out(mixed, residual=x))
+        out: Tensor = self.ffn_norm(self.ffn_out(self.ffn_in(x), residual=x))
+        return out
+
+
+def run_layers(
+    layers: nn.ModuleList, x: Tensor, batch: FlatBatch, on_layer: LayerHook | None, bias: Tensor | None = None
+) -> Tensor:
+    """Pass x [T, H] through all layers and show each state to ``on_layer``."""
+    if on_layer is not None:
+        on_layer(0, x)
+    for index, layer in enumerate(layers, start=1):
+        x = layer(x, batch, bias)
+        if on_layer is not None:
+            on_layer(index, x)
+    return x
+
+
+def read(config: Mapping[str, Any], key: str, kind: type = int, default: Any = None) -> Any:
+    """Return ``config[key]``; an absent key gives ``default``, and without one, or of another type, fails the load."""
+    value = config.get(key)
+    value = default if value is None else value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UnsupportedCheckpoint(f"config.json: '{key}' must be of type {kind.__name__}, found {value!r}")
+    return value
+
+
+def refuse(config: Mapping[str, Any], **wanted: Any) -> None:
+    """Fail the load where a setting stands at a value that the architecture's code does not compute."""
+    for key, value in wanted.items():
+        if config.get(key, value) != value:
+            raise UnsupportedCheckpoint(
+                f"config.json: '{key}' is {config[key]!r}; only {value!r} is supported for this architecture"
+            )

@@ -1,0 +1,64 @@
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): word + position + type embeddings, post-norm layers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from forebay.layers.batch import FlatBatch
+from forebay.models.base import Encoder, LayerHook, LayerSizes, Naming, PostNormLayer, read, refuse, run_layers
+
+LAYER_NAMES: dict[str, str | tuple[str, int]] = {
+    "attention.self.query": ("qkv", 0),
+    "attention.self.key": ("qkv", 1),
+    "attention.self.value": ("qkv", 2),
+    "attention.output.dense": "attention_out",
+    "attention.output.LayerNorm": "attention_norm",
+    "intermediate.dense": "ffn_in",
+    "output.dense": "ffn_out",
+    "output.LayerNorm": "ffn_norm",
+}
+EMBEDDING_NAMES = {
+    "embeddings.word_embeddings": "words",
+    "embeddings.position_embeddings": "positions",
+    "embeddings.token_type_embeddings": "types",
+    "embeddings.LayerNorm": "norm",
+}
+UNUSED_HEADS = (r"pooler\..*", r"embeddings\.position_ids", r"cls\..*", r"lm_head\..*", r"classifier\..*")
+
+
+class Bert(Encoder):
+    """Post-norm encoder with learned absolute positions."""
+
+    naming = Naming(("bert.",), "encoder.layer.", LAYER_NAMES, EMBEDDING_NAMES, UNUSED_HEADS)
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        refuse(config, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+        self.hidden_size = read(config, "hidden_size")
+        self.num_layers = read(config, "num_hidden_layers")
+        self.vocab_size = read(config, "vocab_size")
+        self.max_len = read(config, "max_position_embeddings")
+        eps = read(config, "layer_norm_eps", float, 1e-12)
+        self.words = nn.Embedding(self.vocab_size, self.hidden_size)
+        self.positions = nn.Embedding(read(config, "max_position_embeddings"), self.hidden_size)
+        self.types = nn.Embedding(read(config, "type_vocab_size", default=2), self.hidden_size)
+        self.norm = nn.LayerNorm(self.hidden_size, eps=eps)
+        sizes = LayerSizes(
+            self.hidden_size,
+            read(config, "num_attention_heads"),
+            read(config, "intermediate_size"),
+            eps,
+            read(config, "hidden_act", str, "gelu"),
+        )
+        self.layers = nn.ModuleList(PostNormLayer(sizes) for _ in range(self.num_layers))
+
+    def position_ids(self, batch: FlatBatch) -> Tensor:
+        """Rows of the position table [T]."""
+        return batch.positions
+
+    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
+        """Return the last hidden states [T, H]."""
+        x = self.words(batch.input_ids) + self.positions(self.position_ids(batch))
+        x += self.types.weight[0] if batch.type_ids is None else self.types(batch.type_ids)
+        return run_layers(self.layers, self.norm(x), batch, on_layer)

@@ -1,0 +1,59 @@
+"""DistilBERT (Sanh et al. 2019, arXiv:1910.01108): BERT without token types, under names of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from forebay.layers.batch import FlatBatch
+from forebay.models.base import Encoder, LayerHook, LayerSizes, Naming, PostNormLayer, read, run_layers
+
+_NORM_EPS = 1e-12  # fixed in the architecture, absent from its config
+
+
+class DistilBert(Encoder):
+    """Post-norm encoder; sinusoidal positions, where a checkpoint has them, are stored as a table all the same."""
+
+    naming = Naming(
+        ("distilbert.",),
+        "transformer.layer.",
+        {
+            "attention.q_lin": ("qkv", 0),
+            "attention.k_lin": ("qkv", 1),
+            "attention.v_lin": ("qkv", 2),
+            "attention.out_lin": "attention_out",
+            "sa_layer_norm": "attention_norm",
+            "ffn.lin1": "ffn_in",
+            "ffn.lin2": "ffn_out",
+            "output_layer_norm": "ffn_norm",
+        },
+        {
+            "embeddings.word_embeddings": "words",
+            "embeddings.position_embeddings": "positions",
+            "embeddings.LayerNorm": "norm",
+        },
+        (r"embeddings\.position_ids", r"vocab_.*", r"pre_classifier\..*", r"classifier\..*", r"qa_outputs\..*"),
+    )
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.hidden_size = read(config, "dim")
+        self.num_layers = read(config, "n_layers")
+        self.vocab_size = read(config, "vocab_size")
+        self.max_len = read(config, "max_position_embeddings")
+        self.words = nn.Embedding(self.vocab_size, self.hidden_size)
+        self.positions = nn.Embedding(read(config, "max_position_embeddings"), self.hidden_size)
+        self.norm = nn.LayerNorm(self.hidden_size, eps=_NORM_EPS)
+        sizes = LayerSizes(
+            self.hidden_size,
+            read(config, "n_heads"),
+            read(config, "hidden_dim"),
+            _NORM_EPS,
+            read(config, "activation", str, "gelu"),
+        )
+        self.layers = nn.ModuleList(PostNormLayer(sizes) for _ in range(self.num_layers))
+
+    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
+        """Return the last hidden states [T, H]."""
+        x = self.words(batch.input_ids) + self.positions(batch.positions)
+        return run_layers(self.layers, self.norm(x), batch, on_layer)

@@ -1,0 +1,28 @@
+"""Which class runs which kind of model: ``model_type`` of config.json → (module, class), imported on first use."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from forebay.core.errors import UnsupportedCheckpoint
+from forebay.models.base import Encoder
+
+ENCODERS: dict[str, tuple[str, str]] = {
+    "bert": ("forebay.models.bert", "Bert"),
+    "camembert": ("forebay.models.roberta", "Roberta"),
+    "distilbert": ("forebay.models.distilbert", "DistilBert"),
+    "mpnet": ("forebay.models.mpnet", "MPNet"),
+    "roberta": ("forebay.models.roberta", "Roberta"),
+    "xlm-roberta": ("forebay.models.roberta", "Roberta"),
+}
+
+
+def build_encoder(config: Mapping[str, Any]) -> Encoder:
+    """Return the (empty) encoder that a config.json describes; an unknown kind is refused by name."""
+    model_type = str(config.get("model_type"))
+    if model_type not in ENCODERS:
+        known = ", ".join(sorted(ENCODERS))
+        raise UnsupportedCheckpoint(f"config.json: model_type '{model_type}' is not supported; supported: {known}")
+    module, name = ENCODERS[model_type]
+    encoder: Encoder = getattr(import_module(module), name)(config)
+    return encoder

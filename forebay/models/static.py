@@ -1,0 +1,34 @@
+"""Static embeddings: one trained vector a token, no context (sentence-transformers' StaticEmbedding, model2vec)."""
+
+import torch
+from torch import Tensor, nn
+
+from forebay.layers.batch import FlatBatch
+from forebay.models.base import Encoder, LayerHook, Naming
+
+
+class StaticEmbedding(Encoder):
+    """A lookup table; its hidden states are the tokens' vectors, and their mean is the text's."""
+
+    naming = Naming((), "layers.", {}, {"embedding": "embedding"})
+
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.num_layers = 0
+        self.vocab_size = vocab_size
+        self.max_len = None
+        self.embedding = nn.Embedding(vocab_size, hidden_size)
+
+    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
+        """Return the tokens' vectors [T, H]."""
+        x: Tensor = self.embedding(batch.input_ids)
+        if on_layer is not None:
+            on_layer(0, x)
+        return x
+
+
+def fold_model2vec(embeddings: Tensor, mapping: Tensor | None, weights: Tensor | None) -> Tensor:
+    """One row a token id from model2vec's shared rows: ``embeddings[mapping[id]] * weights[id]``, float32 [V, H]."""
+    rows = embeddings.float() if mapping is None else embeddings[mapping.long()].float()
+    return rows if weights is None else rows * weights.to(torch.float32)[:, None]

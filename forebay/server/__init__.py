@@ -1,0 +1,1 @@
+"""HTTP: the app, its dialects and its process."""

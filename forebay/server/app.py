@@ -1,0 +1,139 @@
+"""The HTTP app: one endpoint for every operation of every dialect, the routes of operation, the gate around them.
+
+It knows the walk (read, parse, admit, run, render) and no dialect's words.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from forebay.core.config import EngineLimits, ModelOptions, ServerOptions
+from forebay.core.events import Observer
+from forebay.core.request import Timings
+from forebay.server.admission import admit, unless_gone, within
+from forebay.server.body import decode, read_body
+from forebay.server.dialect import Call, Operation
+from forebay.server.dialects import DIALECTS
+from forebay.server.errors import MethodNotAllowed, UnknownRoute, raise_item_errors
+from forebay.server.gate import Gate, Paths
+from forebay.server.metrics import Metrics
+from forebay.server.ops import Operations
+from forebay.server.process import run
+from forebay.server.service import Load, Service
+
+if TYPE_CHECKING:
+    from forebay.api.async_engine import AsyncEngine
+
+T = TypeVar("T")
+
+LARGE_BODY = 256 << 10
+"""Bytes from which a body is parsed off the event loop."""
+
+LARGE_REPLY = 64
+"""Rows from which a reply is encoded off the event loop."""
+
+
+class Endpoint:
+    """An operation as a route: the walk of one request."""
+
+    def __init__(self, operation: Operation, service: Service, metrics: Metrics, options: ServerOptions) -> None:
+        self._operation = operation
+        self._service = service
+        self._metrics = metrics
+        self._options = options
+
+    async def answer(self, http: HttpRequest) -> Response:
+        """Read, parse, admit, run, render."""
+        self._service.check_ready()
+        options = self._options
+        deadline = time.monotonic() + options.request_timeout
+        async with within(options.request_timeout):
+            raw = await read_body(http, options.max_body_bytes)
+            name, engine, call = await _apart(len(raw) >= LARGE_BODY, lambda: self._parse(raw))
+            request = admit(call.request, options, deadline)
+            reply = await unless_gone(http.receive, engine.run(request))
+            raise_item_errors(reply)
+            started = time.perf_counter()
+            content = await _apart(len(reply.rows) >= LARGE_REPLY, lambda: call.render(reply, name))
+        self._metrics.count_reply(time.perf_counter() - started)
+        return Response(content, headers=_timing_headers(reply.timings), media_type="application/json")
+
+    def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call]":
+        body = decode(raw)
+        name, engine = self._service.find(body.get("model"))
+        return name, engine, self._operation.parse(body, engine.info)
+
+
+async def _apart(large: bool, work: Callable[[], T]) -> T:
+    """Do small work here and large work on a thread, so that it does not hold up the others."""
+    return await asyncio.to_thread(work) if large else work()
+
+
+def _timing_headers(timings: Timings) -> dict[str, str]:
+    """Milliseconds at the stations of the walk."""
+    stations = {"tokenization": timings.tokenize, "queue": timings.queue, "inference": timings.compute}
+    return {f"x-{station}-time": f"{seconds * 1000:.1f}" for station, seconds in stations.items()}
+
+
+def create_app(options: ServerOptions, load: Load, limits: EngineLimits | None = None) -> Starlette:
+    """Build the app; ``load`` runs on a thread once the app starts. ``limits`` are shown by ``/info``."""
+    metrics = Metrics()
+    service = Service(options, load, metrics.observe)
+    service.on_loaded = lambda engine: metrics.watch_queue(engine.count_queued)
+
+    routes = Operations(service, metrics, options, limits).routes()
+    render_error = dict.fromkeys((route.path for route in routes), DIALECTS[0].render_error)
+    for dialect in DIALECTS:
+        for path, operation in dialect.routes().items():
+            routes.append(Route(path, Endpoint(operation, service, metrics, options).answer, methods=["POST"]))
+            render_error[path] = dialect.render_error
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await asyncio.to_thread(service.close)
+
+    paths = Paths(render_error, DIALECTS[0].render_error)
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Gate, paths=paths, metrics=metrics, api_key=options.api_key)],
+        exception_handlers={HTTPException: _refuse},
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    return app
+
+
+async def _refuse(request: HttpRequest, error: Exception) -> Response:
+    """Turn the router's own refusals into ours, which the gate knows how to say."""
+    assert isinstance(error, HTTPException)
+    method = request.method if request.method.isalpha() else "this method"
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        raise MethodNotAllowed(f"this path does not answer {method}; use {allow}", allow=allow)
+    known = [route.path for route in request.app.routes]
+    near = get_close_matches(request.url.path[:200], known, n=3, cutoff=0.5) or ["/v1/embeddings", "/v1/models"]
+    raise UnknownRoute(f"there is no such path; near ones are {', '.join(near)}, and GET / lists all")
+
+
+def serve(model: ModelOptions, limits: EngineLimits, options: ServerOptions) -> int:
+    """Serve until a signal comes, and return the process's exit code."""
+
+    def load(on_stage: Callable[[str], None], observer: Observer) -> "AsyncEngine":
+        from forebay.api.async_engine import AsyncEngine  # it brings torch; the port shall be open before
+
+        return AsyncEngine.load(model, limits, observer=observer, on_stage=on_stage)
+
+    app = create_app(options, load, limits)
+    return run(app, app.state.service, options)

@@ -1,0 +1,45 @@
+"""What a dialect is: a foreign HTTP API said in terms of requests and replies.
+
+It knows the shape of a dialect, none of its words; the dialects lie in ``server/dialects``, their table with them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.core.errors import ForebayError
+from forebay.core.info import ModelInfo
+from forebay.core.request import Reply, Request
+
+Render = Callable[[Reply, str], bytes]
+"""A reply without failed items, and the served name that was asked for, to the bytes of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A parsed body: what the engine shall do, and how its reply is to be said."""
+
+    request: Request
+    render: Render
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One POST route: ``parse`` turns a JSON object into a Call or raises RequestError naming the field."""
+
+    path: str
+    parse: Callable[[Mapping[str, Any], ModelInfo], Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One foreign API. Each operation is served under every prefix."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    render_error: Callable[[ForebayError], bytes]
+    prefixes: tuple[str, ...] = ("", "/v1")
+
+    def routes(self) -> dict[str, Operation]:
+        """Every path that the dialect answers."""
+        return {prefix + operation.path: operation for prefix in self.prefixes for operation in self.operations}

@@ -1,0 +1,70 @@
+"""Errors as HTTP says them: the few that only HTTP has, and the headers that go with each.
+
+It knows no dialect: how the body of an error looks is the dialect's matter.
+"""
+
+import math
+
+from forebay.core.errors import EngineError, ForebayError, ItemFailed, NotReady, Overloaded, RequestError
+from forebay.core.request import Reply
+
+RETRY_AFTER_NOT_READY = 2
+"""Seconds after which a client may ask again while the model loads or the server stops."""
+
+
+class UnknownRoute(RequestError):
+    """No route has that path."""
+
+    status = 404
+    code = "route_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, but not for that method; ``allow`` lists those it has."""
+
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class UnsupportedEncoding(RequestError):
+    """The body is compressed in a way that the server does not read."""
+
+    status = 415
+    code = "unsupported_content_encoding"
+
+
+def headers_of(error: ForebayError) -> dict[str, str]:
+    """Tell clients when to retry, and when not to."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+    elif isinstance(error, NotReady):
+        headers["retry-after"] = str(RETRY_AFTER_NOT_READY)
+    elif isinstance(error, RequestError):
+        headers["x-should-retry"] = "false"
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = error.allow
+    if isinstance(error, UnsupportedEncoding):
+        headers["accept-encoding"] = "gzip, deflate"
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return headers
+
+
+def raise_item_errors(reply: Reply) -> None:
+    """Raise the first failed item's error, naming its place; do nothing where all succeeded."""
+    if not reply.errors:
+        return
+    index = min(reply.errors)
+    error = reply.errors[index]
+    if isinstance(error, EngineError) and not isinstance(error, ItemFailed):
+        raise error
+    message = error.message if f"input[{index}]" in error.message else f"input[{index}]: {error.message}"
+    if isinstance(error, RequestError):
+        raise RequestError(message, field=error.field or f"input[{index}]", code=error.code)
+    num_failed, num_items = len(reply.errors), len(reply.rows)
+    raise ItemFailed(f"{message} ({num_failed} of {num_items} items failed; the others can be sent again)", index=index)

@@ -1,0 +1,92 @@
+"""Reads a checkpoint's tokenizer: tokenizer.json as it stands, or the slow files converted by transformers."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tokenizers import Tokenizer, normalizers
+
+from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint
+
+_SLOW_FILES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
+# transformers builds the normaliser of these classes from tokenizer_config.json, whatever tokenizer.json says.
+_BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
+_NO_LIMIT = 10**9  # transformers writes 1e30 where a tokenizer has no limit of its own
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """A tokenizer and what its configuration says of cutting: ``max_len`` is None where it says nothing."""
+
+    tokenizer: Tokenizer
+    max_len: int | None
+    side: Literal["left", "right"]
+    source: str
+
+
+def load_tokenizer(folder: Path) -> TokenizerFiles:
+    """Read the tokenizer in ``folder``. Raises a LoadError that tells the true cause."""
+    config = _read_config(folder / "tokenizer_config.json")
+    max_len = config.get("model_max_length")
+    side = config.get("truncation_side", "right")
+    if side not in ("left", "right"):
+        raise UnsupportedCheckpoint(f"tokenizer_config.json: truncation_side is {side!r}, expected 'left' or 'right'")
+    tokenizer, source = _read_tokenizer(folder)
+    _apply_bert_options(tokenizer, config)
+    has_limit = isinstance(max_len, int | float) and 0 < max_len < _NO_LIMIT
+    return TokenizerFiles(tokenizer, int(max_len) if has_limit else None, side, source)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UnsupportedCheckpoint(f"{path.name} can't be read: {error}") from None
+    if not isinstance(values, dict):
+        raise UnsupportedCheckpoint(f"{path.name} must hold a JSON object, found {type(values).__name__}")
+    return values
+
+
+def _apply_bert_options(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
+    """Let tokenizer_config.json decide on letter case and accents of a BERT tokenizer, as the reference does."""
+    name = str(config.get("tokenizer_class")).removesuffix("Fast")
+    if name not in _BERT_CLASSES or not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+        return
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
+        strip_accents=config.get("strip_accents"),
+        lowercase=bool(config.get("do_lower_case", True)),
+    )
+
+
+def _read_tokenizer(folder: Path) -> tuple[Tokenizer, str]:
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        try:
+            return Tokenizer.from_file(str(path)), "tokenizer.json"
+        except Exception as error:  # the library raises plain Exception
+            raise UnsupportedCheckpoint(f"tokenizer.json can't be read: {error}") from None
+    slow = next((name for name in _SLOW_FILES if (folder / name).is_file()), None)
+    if slow is None:
+        raise CheckpointNotFound(f"no tokenizer in {folder}: neither tokenizer.json nor one of {', '.join(_SLOW_FILES)}")
+    return _convert(folder, slow), f"{slow}, converted by transformers"
+
+
+def _convert(folder: Path, slow: str) -> Tokenizer:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise LoadError(
+            f"{folder} has only {slow}, no tokenizer.json; pip install 'forebay[slow-tokenizers]' to convert it"
+        ) from None
+    try:
+        backend = AutoTokenizer.from_pretrained(str(folder), local_files_only=True).backend_tokenizer
+    except Exception as error:
+        raise UnsupportedCheckpoint(f"{slow} can't be converted to a fast tokenizer: {error}") from None
+    if not isinstance(backend, Tokenizer):
+        raise UnsupportedCheckpoint(f"{slow} can't be converted to a fast tokenizer: transformers has no converter")
+    return backend

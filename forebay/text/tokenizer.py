@@ -1,0 +1,224 @@
+"""Texts to token ids: a whole request in one batch call, cut to what the model reads, special tokens put once.
+
+Tokens come from the checkpoint's own fast tokenizer without special ones; the frame of special tokens (``[CLS]``
+… ``[SEP]``) is read from its template and put around what is left after cutting, so that ids given by the caller
+are treated the same way. It knows no model and no task.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, normalizers
+
+from forebay.core.errors import InputTooLong, InvalidRequest, UnsupportedCheckpoint
+from forebay.core.params import TextParams
+from forebay.core.request import Item
+
+Ids = NDArray[np.int32]
+Side = Literal["left", "right"]
+
+# A text is cut to so many characters for each token that may be kept before it is tokenized at all. The cut stands
+# if it yields clearly more tokens than are kept (_MARGIN); else more text is taken, up to _MAX_CHARS a token.
+_CHARS_A_TOKEN = 24
+_MAX_CHARS_A_TOKEN = 2048
+_MIN_CHARS = 4096
+_MARGIN = 64
+_PROBES = ("a", "0", "the", "。")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The tokenized items of a request: ``ids[i]`` int32 with special tokens; ``truncated`` bool [n].
+
+    ``prompt_len`` is the number of leading tokens that belong to the prompt, if pooling leaves prompts out.
+    """
+
+    ids: list[Ids]
+    truncated: NDArray[np.bool_]
+    prompt_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The special tokens before and after a single text."""
+
+    prefix: Ids
+    suffix: Ids
+
+    def __len__(self) -> int:
+        return len(self.prefix) + len(self.suffix)
+
+    def wrap(self, body: Ids) -> Ids:
+        """Return prefix + body + suffix."""
+        return np.concatenate([self.prefix, body, self.suffix])
+
+    def unwrap(self, ids: Ids) -> Ids:
+        """Return what stands between prefix and suffix, if the ids have both, else all of them."""
+        head, tail = len(self.prefix), len(ids) - len(self.suffix)
+        if head <= tail and np.array_equal(ids[:head], self.prefix) and np.array_equal(ids[tail:], self.suffix):
+            return ids[head:tail]
+        return ids
+
+
+def read_frame(tokenizer: Tokenizer) -> Frame:
+    """Find the special tokens that the tokenizer puts around a single text."""
+    for probe in _PROBES:
+        plain = tokenizer.encode(probe, add_special_tokens=False).ids
+        framed = tokenizer.encode(probe).ids
+        if not plain:
+            continue
+        for head in range(len(framed) - len(plain) + 1):
+            tail = head + len(plain)
+            if framed[head:tail] == plain:
+                return Frame(np.array(framed[:head], np.int32), np.array(framed[tail:], np.int32))
+    raise UnsupportedCheckpoint("tokenizer.json: its template changes the tokens of a text, which is not supported")
+
+
+def lowercase_first(tokenizer: Tokenizer) -> None:
+    """Lower-case texts before all other normalisation (``do_lower_case`` of sentence-transformers)."""
+    lower = normalizers.Lowercase()
+    former = tokenizer.normalizer
+    tokenizer.normalizer = lower if former is None else normalizers.Sequence([lower, former])
+
+
+class TextTokenizer:
+    """Encodes the items of requests. ``max_len`` counts special tokens too.
+
+    ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_len: int,
+        vocab_size: int,
+        side: Side = "right",
+        has_specials: bool = True,
+        skips_prompt: bool = False,
+    ) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._max_len = max_len
+        self._vocab_size = vocab_size
+        self._side = side
+        self._skips_prompt = skips_prompt
+        no_frame = Frame(np.zeros(0, np.int32), np.zeros(0, np.int32))
+        self._frame = read_frame(tokenizer) if has_specials else no_frame
+        self._no_frame = no_frame
+
+    def encode(self, items: Sequence[Item], params: TextParams, prompt: str) -> Encoded:
+        """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else."""
+        frame = self._frame if params.add_special_tokens else self._no_frame
+        max_len = params.max_tokens or self._max_len
+        room = max_len - len(frame)
+        if room < 0:
+            raise InvalidRequest(
+                f"max_tokens is {max_len}, but the model's special tokens alone take {len(frame)}", field="max_tokens"
+            )
+        side = params.truncation_side or self._side
+        bodies, was_cut = self._bodies(items, params, prompt, room, side)
+        num_body = np.fromiter((len(body) for body in bodies), np.int64, len(bodies))
+        truncated = (num_body > room) | was_cut
+        if not params.truncate and truncated.any():
+            index = int(truncated.argmax())
+            raise InputTooLong(
+                f"input[{index}] has {int(num_body[index]) + len(frame)} tokens or more, but at most {max_len} are "
+                "read; send a shorter text, or allow truncation",
+                field=f"input[{index}]",
+            )
+        ids = [frame.wrap(_cut(body, room, side)) for body in bodies]
+        return Encoded(ids, truncated, self._prompt_len(prompt, frame))
+
+    def _bodies(
+        self, items: Sequence[Item], params: TextParams, prompt: str, room: int, side: Side
+    ) -> tuple[list[Ids], NDArray[np.bool_]]:
+        """Token ids of every item without the frame, more than ``room`` where there are as many.
+
+        The flags tell which texts were cut although what was read of them gave fewer.
+        """
+        is_text = np.fromiter((isinstance(item, str) for item in items), np.bool_, len(items))
+        if not is_text.all() and (params.prompt or params.prompt_name):
+            raise InvalidRequest(
+                "a prompt can be put before texts only; add its tokens to the token ids instead", field="prompt"
+            )
+        texts = [prompt + item for item in items if isinstance(item, str)]
+        encoded, text_was_cut = self._encode_texts(texts, room, side)
+        was_cut = np.zeros(len(items), np.bool_)
+        was_cut[is_text] = text_was_cut
+        rest = iter(encoded)
+        bodies = [
+            next(rest) if isinstance(item, str) else self._check_ids(item, index, params)
+            for index, item in enumerate(items)
+        ]
+        return bodies, was_cut
+
+    def _encode_texts(self, texts: list[str], room: int, side: Side) -> tuple[list[Ids], list[bool]]:
+        limit = max(_MIN_CHARS, _CHARS_A_TOKEN * room)
+        last_limit = max(_MIN_CHARS, _MAX_CHARS_A_TOKEN * room)
+        ids = self._encode_batch([_cut_text(text, limit, side) for text in texts])
+        was_cut = [len(text) > last_limit for text in texts]
+        for index, text in enumerate(texts):
+            own_limit = limit
+            while len(text) > own_limit and own_limit < last_limit and len(ids[index]) <= room + _MARGIN:
+                own_limit = min(own_limit * 8, last_limit)
+                ids[index] = self._encode_batch([_cut_text(text, own_limit, side)])[0]
+        return ids, was_cut
+
+    def _encode_batch(self, texts: list[str]) -> list[Ids]:
+        try:
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):  # lone surrogates, which Rust strings can't hold
+            encodings = self._tokenizer.encode_batch_fast([_mend(text) for text in texts], add_special_tokens=False)
+        ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
+        if any(len(row) and int(row.max()) >= self._vocab_size for row in ids):
+            raise InvalidRequest(
+                f"the tokenizer gave an id outside of the model's vocabulary of {self._vocab_size}; "
+                "tokenizer and weights of this checkpoint do not belong together"
+            )
+        return ids
+
+    def _check_ids(self, item: Sequence[int], index: int, params: TextParams) -> Ids:
+        name = f"input[{index}]"
+        if len(item) == 0 and not params.add_special_tokens:
+            raise InvalidRequest(f"{name} is an empty list of token ids; send at least one id", field=name)
+        try:
+            ids = np.asarray(item)
+        except ValueError:
+            ids = np.zeros((0, 0))
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise InvalidRequest(f"{name} must be a text or a flat list of integer token ids", field=name)
+        if ids.size and not (0 <= int(ids.min()) and int(ids.max()) < self._vocab_size):
+            raise InvalidRequest(
+                f"{name} has token ids outside of this model's vocabulary (0 to {self._vocab_size - 1}); ids of another "
+                "tokenizer mean nothing here: send texts (langchain: check_embedding_ctx_length=False)",
+                field=name,
+            )
+        body = ids.astype(np.int32)
+        return self._frame.unwrap(body) if params.add_special_tokens else body
+
+    def _prompt_len(self, prompt: str, frame: Frame) -> int:
+        if not self._skips_prompt or not prompt:
+            return 0
+        return len(frame.prefix) + len(self._encode_batch([prompt])[0])
+
+
+def _cut(ids: Ids, room: int, side: Side) -> Ids:
+    if len(ids) <= room:
+        return ids
+    return ids[:room] if side == "right" else ids[len(ids) - room :]
+
+
+def _cut_text(text: str, limit: int, side: Side) -> str:
+    if len(text) <= limit:
+        return text
+    return text[:limit] if side == "right" else text[len(text) - limit :]
+
+
+def _mend(text: str) -> str:
+    """Replace lone surrogates by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

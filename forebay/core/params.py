@@ -13,8 +13,8 @@ class Abilities:
     """What a loaded model can do; the border checks requests against it.
 
     ``dimension`` is the vectors' full size, ``default_dimension`` what a request gets that does not ask for
-    ``dimensions``. ``max_len`` counts tokens, special ones included. ``matryoshka`` lists the sizes that ``dimensions`` may
-    take where the checkpoint names them; where it does not, every size up to ``dimension`` may be asked.
+    ``dimensions``. ``max_len`` counts tokens, special ones included. ``matryoshka`` lists the sizes that
+    ``dimensions`` may take where the checkpoint names them; where it does not, any up to ``dimension`` may be asked.
     """
 
     tasks: tuple[Task, ...]

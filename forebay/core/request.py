@@ -87,5 +87,5 @@ class EmbeddingOutput:
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
         return iter(self.embeddings)
 
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> NDArray[np.float32]:  # type: ignore[type-arg]
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> NDArray[np.float32]:
         return np.array(self.embeddings, dtype=dtype, copy=copy)

@@ -1,0 +1,1 @@
+"""Tokens to arrays: schedule, pack, run, answer."""

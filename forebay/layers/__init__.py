@@ -1,0 +1,1 @@
+"""Building blocks of models: flat batches, linear layers, attention."""

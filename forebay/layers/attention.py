@@ -4,6 +4,8 @@ Sequences are ordered by length, so that equal ones lie side by side: each run i
 on a view of the batch, with neither padding nor mask.
 """
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,7 +36,7 @@ def attention_reference(qkv: Tensor, num_heads: int, batch: FlatBatch, bias: Ten
     width = qkv.shape[1] // 3
     outs = []
     borders = batch.cu_seqlens.tolist()
-    for start, end in zip(borders[:-1], borders[1:], strict=True):
+    for start, end in pairwise(borders):
         length = end - start
         q, k, v = qkv[start:end].view(length, 3, num_heads, width // num_heads).permute(1, 2, 0, 3)
         scores = q @ k.transpose(1, 2) / (width // num_heads) ** 0.5

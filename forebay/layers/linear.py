@@ -17,7 +17,7 @@ def can_pack(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and weight.dtype in _PACKED_DTYPES
-        and torch.backends.mkldnn.is_available()
+        and bool(torch._C._has_mkldnn)
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
 
@@ -35,9 +35,7 @@ class Linear(nn.Module):
         super().__init__()
         self.part_sizes = part_sizes
         self.activation = activation
-        self.weight: nn.Parameter | None = nn.Parameter(
-            torch.empty(sum(part_sizes), in_features), requires_grad=False
-        )
+        self.weight: nn.Parameter | None = nn.Parameter(torch.empty(sum(part_sizes), in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(sum(part_sizes)), requires_grad=False) if bias else None
         self._packed: Tensor | None = None
 
@@ -49,14 +47,16 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return y [T, out]; ``residual`` [T, out] is added before the activation, which must then be none."""
-        fused = self.activation.fused
-        if self._packed is None:
-            y = F.linear(x, self.weight, self.bias)  # type: ignore[arg-type]  # unpacked: the weight is there
+        if self.weight is not None:
+            y = F.linear(x, self.weight, self.bias)
             return self.activation.function(y if residual is None else y + residual)
+        return self._forward_packed(x, residual)
+
+    def _forward_packed(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        y: Tensor
         if residual is not None:
-            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self.bias, "add")
-        if fused is None:
-            return self.activation.function(
-                torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
-            )
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, fused[0], [], fused[1])
+            y = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self.bias, "add")
+            return y
+        post_op, algorithm = self.activation.fused or ("none", "")
+        y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, post_op, [], algorithm)
+        return y if self.activation.fused is not None else self.activation.function(y)

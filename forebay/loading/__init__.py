@@ -1,0 +1,1 @@
+"""Where files and modules are joined, once."""

@@ -241,9 +241,7 @@ def _make_text(loader: _Loader, route: RoutePlan, model: Encoder, name: str) -> 
     return tokenizer, max_len
 
 
-def _choose_max_len(
-    route: RoutePlan, model: Encoder, files: TokenizerFiles, options: ModelOptions
-) -> tuple[int, str]:
+def _choose_max_len(route: RoutePlan, model: Encoder, files: TokenizerFiles, options: ModelOptions) -> tuple[int, str]:
     limit = model.max_len if model.max_len is not None else STATIC_MAX_LEN
     if options.max_model_len is not None:
         if not 1 <= options.max_model_len <= limit:

@@ -45,7 +45,7 @@ def fill(model: Encoder, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dty
 
 def _wanted(model: Encoder) -> set[Target]:
     """All (parameter, part) that the files must fill."""
-    wanted = set()
+    wanted: set[Target] = set()
     for prefix, module in model.named_modules():
         parts = len(module.part_sizes) if isinstance(module, Linear) else 1
         for name, _ in module.named_parameters(prefix, recurse=False):
@@ -74,7 +74,8 @@ def _pack_if_whole(model: Encoder, target: Target, wanted: set[Target]) -> None:
     owner_name = target.parameter.rpartition(".")[0]
     owner = model.get_submodule(owner_name)
     if isinstance(owner, Linear):
-        own = {Target(f"{owner_name}.{leaf}", part) for leaf in ("weight", "bias") for part in range(len(owner.part_sizes))}
+        parts = range(len(owner.part_sizes))
+        own = {Target(f"{owner_name}.{leaf}", part) for leaf in ("weight", "bias") for part in parts}
         if not own & wanted:
             owner.pack()
 

@@ -101,9 +101,7 @@ def _choose_device(options: ModelOptions, has_cuda: bool, log: Log) -> str:
 
 def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device: str, log: Log) -> str:
     stored = {
-        dtype_of(route.backbone.config)
-        for route in routes.values()
-        if isinstance(route.backbone, TransformerStage)
+        dtype_of(route.backbone.config) for route in routes.values() if isinstance(route.backbone, TransformerStage)
     } - {None}
     if options.dtype != "auto":
         if options.dtype == "float16" and device == "cpu":

@@ -1,0 +1,1 @@
+"""Architectures: from flat batches to hidden states."""

@@ -1,0 +1,1 @@
+"""What is taken from the hidden states, and what is made of it."""

@@ -80,9 +80,7 @@ def weighted(hidden: Tensor, cursor: Cursor) -> Tensor:
 def maximum(hidden: Tensor, cursor: Cursor) -> Tensor:
     """The maximum of all rows, column by column; a sequence with no row to pool gives zeros."""
     out = hidden.new_zeros(len(cursor), hidden.shape[1], dtype=torch.float32)
-    for index, (start, length, skipped) in enumerate(
-        zip(cursor.starts, cursor.lens, cursor.prompt_lens, strict=True)
-    ):
+    for index, (start, length, skipped) in enumerate(zip(cursor.starts, cursor.lens, cursor.prompt_lens, strict=True)):
         if skipped < length:
             out[index] = hidden[start + skipped : start + length].amax(0)
     return out

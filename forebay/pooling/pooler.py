@@ -71,7 +71,9 @@ class Model(Protocol):
 
     hidden_size: int
 
-    def __call__(self, batch: FlatBatch, on_layer: Callable[[int, Tensor], None] | None = None) -> Tensor: ...
+    def __call__(self, batch: FlatBatch, on_layer: Callable[[int, Tensor], None] | None = None) -> Tensor:
+        """Return the last hidden states."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,7 +123,7 @@ class Operations:
             "owned_by": "forebay",
             "root": engine.info.name,
             "tasks": abilities.tasks,
-            "dimension": abilities.dimension,
+            "dimension": abilities.default_dimension,
             "max_model_len": abilities.max_len,
             "prompts": engine.info.prompts,
         }

@@ -45,16 +45,11 @@ def run(app: Starlette, service: Service, options: ServerOptions) -> int:
         server.run()
     except SystemExit:  # uvicorn could not open the port, and has said why
         server.exit_code = 1
-    if service.is_loading:
-        _leave(server.exit_code)
+    if service.is_loading:  # native code on that thread would abort the process in the interpreter's own end
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(server.exit_code)
     return server.exit_code
-
-
-def _leave(exit_code: int) -> None:
-    """End the process at once: the interpreter's own end aborts it where native code still runs on a thread."""
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(exit_code)
 
 
 class DrainingServer(uvicorn.Server):
@@ -68,13 +63,11 @@ class DrainingServer(uvicorn.Server):
         self._drain_until: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain on the first signal, stop on the next."""
-        if self._drain_until is None:
-            self._drain_until = time.monotonic() + self._drain_seconds
-            self._service.drain()
-        else:
-            self.exit_code = 128 + sig
-            self.should_exit = self.force_exit = True
+        """Drain on the first signal, end the process on the next."""
+        if self._drain_until is not None:
+            os._exit(128 + sig)
+        self._drain_until = time.monotonic() + self._drain_seconds
+        self._service.drain()
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Open the port and say so."""

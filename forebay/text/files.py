@@ -34,8 +34,8 @@ def load_tokenizer(folder: Path) -> TokenizerFiles:
         raise UnsupportedCheckpoint(f"tokenizer_config.json: truncation_side is {side!r}, expected 'left' or 'right'")
     tokenizer, source = _read_tokenizer(folder)
     _apply_bert_options(tokenizer, config)
-    has_limit = isinstance(max_len, int | float) and 0 < max_len < _NO_LIMIT
-    return TokenizerFiles(tokenizer, int(max_len) if has_limit else None, side, source)
+    limit = int(max_len) if isinstance(max_len, int | float) and 0 < max_len < _NO_LIMIT else None
+    return TokenizerFiles(tokenizer, limit, side, source)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -72,7 +72,8 @@ def _read_tokenizer(folder: Path) -> tuple[Tokenizer, str]:
             raise UnsupportedCheckpoint(f"tokenizer.json can't be read: {error}") from None
     slow = next((name for name in _SLOW_FILES if (folder / name).is_file()), None)
     if slow is None:
-        raise CheckpointNotFound(f"no tokenizer in {folder}: neither tokenizer.json nor one of {', '.join(_SLOW_FILES)}")
+        known = ", ".join(_SLOW_FILES)
+        raise CheckpointNotFound(f"no tokenizer in {folder}: neither tokenizer.json nor one of {known}")
     return _convert(folder, slow), f"{slow}, converted by transformers"
 
 

@@ -192,10 +192,10 @@ class TextTokenizer:
             ids = np.zeros((0, 0))
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise InvalidRequest(f"{name} must be a text or a flat list of integer token ids", field=name)
-        if ids.size and not (0 <= int(ids.min()) and int(ids.max()) < self._vocab_size):
+        if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= self._vocab_size):
             raise InvalidRequest(
-                f"{name} has token ids outside of this model's vocabulary (0 to {self._vocab_size - 1}); ids of another "
-                "tokenizer mean nothing here: send texts (langchain: check_embedding_ctx_length=False)",
+                f"{name} has token ids outside of this model's vocabulary (0 to {self._vocab_size - 1}); ids of "
+                "another tokenizer mean nothing here: send texts (langchain: check_embedding_ctx_length=False)",
                 field=name,
             )
         body = ids.astype(np.int32)

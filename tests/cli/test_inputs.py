@@ -9,8 +9,10 @@ import pytest
 from forebay.cli import inputs
 from forebay.cli.inputs import Fields, InputError, Record, Source
 
+TEXT = Fields()
 
-def read(kind, data, fields=Fields()):
+
+def read(kind, data, fields=TEXT):
     return list(inputs.READERS[kind](io.BytesIO(data), "file", fields))
 
 
@@ -40,20 +42,20 @@ def test_parquet_takes_large_and_dictionary_strings(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "data", "fields", "message"),
     [
-        ("txt", b"fine\n\xff\n", Fields(), "file, line 2: not UTF-8"),
-        ("jsonl", b'"a"\n{"a\n', Fields(), "file, line 2: not JSON"),
-        ("jsonl", b"[1]", Fields(), "file, line 1: found list; expected a string or an object"),
-        ("jsonl", b'{"text": null}', Fields(), "file, line 1: field 'text' is NoneType; expected a string"),
+        ("txt", b"fine\n\xff\n", TEXT, "file, line 2: not UTF-8"),
+        ("jsonl", b'"a"\n{"a\n', TEXT, "file, line 2: not JSON"),
+        ("jsonl", b"[1]", TEXT, "file, line 1: found list; expected a string or an object"),
+        ("jsonl", b'{"text": null}', TEXT, "file, line 1: field 'text' is NoneType; expected a string"),
         ("jsonl", b"{}", Fields("body"), "file, line 1: field 'body' is missing; expected a string (--field"),
         ("jsonl", b'"a"', Fields(id="n"), "file, line 1: found str; expected an object with field 'n'"),
         ("jsonl", b'{"text": "a"}', Fields(id="n"), "field 'n' (--id-field) is missing"),
         ("jsonl", b'{"text": "a", "n": true}', Fields(id="n"), "field 'n' (--id-field) is bool"),
-        ("csv", b"a,b\n", Fields(), "file, line 1: no field 'text' in the header ('a', 'b'); --field"),
+        ("csv", b"a,b\n", TEXT, "file, line 1: no field 'text' in the header ('a', 'b'); --field"),
         ("csv", b"text\nx\n", Fields(id="n"), "file, line 1: no field 'n' in the header ('text'); --id-field"),
-        ("csv", b"n,text\n1,x\n2\n", Fields(), "file, line 3: 1 fields, but the header has 2"),
-        ("csv", b'text\n"x\n', Fields(), "file, line 2: not CSV"),
-        ("csv", b"text\n\xff\n", Fields(), "not UTF-8"),
-        ("parquet", b"no parquet at all", Fields(), "file: not a Parquet file"),
+        ("csv", b"n,text\n1,x\n2\n", TEXT, "file, line 3: 1 fields, but the header has 2"),
+        ("csv", b'text\n"x\n', TEXT, "file, line 2: not CSV"),
+        ("csv", b"text\n\xff\n", TEXT, "not UTF-8"),
+        ("parquet", b"no parquet at all", TEXT, "file: not a Parquet file"),
     ],
 )
 def test_malformed_input_names_file_line_and_field(kind, data, fields, message):

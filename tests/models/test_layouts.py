@@ -75,13 +75,18 @@ def copied(store: Store, family: str, place: Path, change: Callable[[Path], None
     return folder
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [
+        (family, layout)
+        for family in FAMILIES
+        for layout in LAYOUTS
+        if (family, layout) != ("distilbert", _old_norm_names)  # it came after those names
+    ],
+)
 def test_every_layout_gives_the_same_vectors(
     store: Store, family: str, layout: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    if layout is _old_norm_names and family == "distilbert":
-        pytest.skip("DistilBERT came after those names")
     expected = store.engine(store.mean_pipeline(family)).embed(MIXED).embeddings
     with PoolingModel(str(copied(store, family, tmp_path, layout))) as model:
         assert np.array_equal(model.embed(MIXED).embeddings, expected)

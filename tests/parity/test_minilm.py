@@ -54,17 +54,19 @@ def test_the_limit_is_the_checkpoints_256_not_the_tokenizers_512(model: PoolingM
     assert model.info.abilities.max_len == 256
     assert output.num_tokens.tolist() == [min(count, 256) for count in full]
     assert output.truncated.tolist() == [count > 256 for count in full]
+    longest = [sentence(430, 430)]
     longer = Reference(Path(model.info.path))
     longer.model.max_seq_length = 512
-    assert np.abs(longer.embed(TEXTS) - output.embeddings).max() >= 100 * MAX_DIFFERENCE
+    assert np.abs(longer.embed(longest) - model.embed(longest).embeddings).max() >= 100 * MAX_DIFFERENCE
 
 
 def test_known_mistakes_would_be_seen(model: PoolingModel, reference: Reference) -> None:
-    expected = model.embed(TEXTS).embeddings
+    texts = [text for text in TEXTS if len(text) < 300]
+    expected = model.embed(texts).embeddings
     modules = list(reference.model)
     modules[1].pooling_mode = "cls"
     try:
-        wrong = reference.embed(TEXTS)
+        wrong = reference.embed(texts)
     finally:
         modules[1].pooling_mode = "mean"
     assert np.abs(wrong - expected).max() >= 100 * MAX_DIFFERENCE

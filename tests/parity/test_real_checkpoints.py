@@ -1,6 +1,5 @@
 """Other real checkpoints, where they are at hand, against sentence-transformers."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,13 @@ from tests.support import pipelines
 
 pytestmark = pytest.mark.parity
 
-MODELS = Path(os.environ.get("FOREBAY_MODELS", "~/.cache/forebay-models")).expanduser()
+MODELS = Path("~/.cache/forebay-models").expanduser()
 
 
 def checkpoint(name: str) -> Path:
     folder = MODELS / name
     if not folder.exists():
-        pytest.skip(f"the checkpoint {name} is not there; set FOREBAY_MODELS to the folder that holds it")
+        pytest.skip(f"the checkpoint {name} is not there: expected it in {MODELS}")
     return folder
 
 

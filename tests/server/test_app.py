@@ -1,5 +1,6 @@
 """The walk of a request through a live server: limits, time, clients that leave, states of the service."""
 
+import gzip
 import logging
 import threading
 import time
@@ -12,7 +13,7 @@ from forebay.server import app as app_module
 from forebay.server.app import create_app
 from forebay.server.dialects import DIALECTS
 from tests.support.fake_engine import FakeEngine
-from tests.support.live_server import serving
+from tests.support.live_server import exchange, serving
 
 
 def wait_until(condition) -> None:
@@ -55,8 +56,6 @@ def test_large_bodies_and_replies_are_worked_at_on_threads(client, monkeypatch):
 
 
 def test_the_body_limit_holds_for_announced_chunked_and_packed_bodies():
-    import gzip
-
     with serving(FakeEngine(), ServerOptions(max_body_bytes=1000)) as url, httpx.Client(base_url=url) as client:
         body = b'{"input":"' + b"x" * 1000 + b'"}'
         for content, headers in (
@@ -77,6 +76,13 @@ def test_a_request_that_takes_too_long():
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline_exceeded")
         assert engine.requests[0].deadline is not None
         wait_until(lambda: engine.num_cancelled == 1)
+
+
+def test_a_body_that_does_not_come():
+    with serving(FakeEngine(), ServerOptions(request_timeout=0.05)) as url:
+        head = b"POST /embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+        with httpx.Client(base_url=url) as client:
+            assert b" 504 " in exchange(client, head + b'{"input":')
 
 
 def test_a_client_that_leaves_takes_its_work_along():
@@ -149,6 +155,7 @@ def test_failed_requests_are_logged_once_without_their_input(client, caplog):
         assert not caplog.records
         client.post("/embeddings", json={"input": ["BOOM secret"]}, headers={"x-request-id": "abc"})
         client.post("/embeddings", json={"input": "secret", "dimensions": 99})
+        wait_until(lambda: len(caplog.records) == 2)  # written once the answer is out
     lines = [record.getMessage() for record in caplog.records]
     assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.INFO]
     assert lines[0].startswith("request_id=abc route=/embeddings status=500 code=item_failed seconds=")

@@ -4,11 +4,12 @@ import asyncio
 import gzip
 import json
 import random
-import socket
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+
+from tests.support.live_server import exchange
 
 FINE = {"input": "fine"}
 TEXTS = {
@@ -170,14 +171,6 @@ def test_paths_that_do_not_exist(client, path):
 
 def test_a_near_path_is_named(client):
     assert "/v1/embeddings" in client.post("/v1/embedding", json=FINE).json()["error"]["message"]
-
-
-def exchange(client: httpx.Client, sent: bytes, *, read: bool = True) -> bytes:
-    """Send bytes on a connection of their own and read until the server closes or has answered."""
-    where = urlsplit(str(client.base_url))
-    with socket.create_connection((where.hostname, where.port), timeout=10) as connection:
-        connection.sendall(sent)
-        return connection.recv(65536) if read else b""
 
 
 def test_http_1_0_and_no_host(client):

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import httpx
 import uvicorn
@@ -63,3 +64,11 @@ def wait_until_ready(url: str, seconds: float = 60.0) -> None:
         if time.monotonic() > until:
             raise TimeoutError(f"{url} was not ready within {seconds} s")
         time.sleep(0.02)
+
+
+def exchange(client: httpx.Client, sent: bytes, *, read: bool = True) -> bytes:
+    """Send bytes on a connection of their own and read until the server closes or has answered."""
+    where = urlsplit(str(client.base_url))
+    with socket.create_connection((where.hostname, where.port), timeout=10) as connection:
+        connection.sendall(sent)
+        return connection.recv(65536) if read else b""

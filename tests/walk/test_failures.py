@@ -15,7 +15,7 @@ from forebay.core.errors import ItemFailed
 from tests.support.store import Store
 from tests.support.texts import sentence
 
-GOOD = tuple(sentence(length, length) for length in (1, 4, 9, 9, 20, 33)) + ("the mill",)
+GOOD = (*(sentence(length, length) for length in (1, 4, 9, 9, 20, 33)), "the mill")
 BAD = "a zebra"
 """It has letters that no word of GOOD has."""
 PLACE = 3
@@ -79,7 +79,7 @@ def test_the_neighbours_get_their_vectors(clean: PoolingModel, kind: str, reques
     assert reply.rows[PLACE] is None
     expected = clean.embed(GOOD).embeddings
     rows = [row for row in reply.rows if row is not None]
-    assert np.abs(np.stack(rows) - expected).max() <= 2e-6
+    assert np.abs(np.stack(rows) - expected).max() <= 1e-6
 
 
 @pytest.mark.parametrize("kind", ["poisoned", "raising"])
@@ -89,7 +89,7 @@ def test_the_model_lives_on(clean: PoolingModel, kind: str, request: pytest.Fixt
         with pytest.raises(ItemFailed) as caught:
             model.embed(BAD)
         assert caught.value.index == 0
-    assert np.abs(model.embed(GOOD).embeddings - clean.embed(GOOD).embeddings).max() <= 2e-6
+    assert np.abs(model.embed(GOOD).embeddings - clean.embed(GOOD).embeddings).max() <= 1e-6
 
 
 @pytest.mark.parametrize("kind", ["poisoned", "raising"])

@@ -116,7 +116,7 @@ class AsyncEngine:
             deadline=request.deadline,
             tokenize_seconds=time.perf_counter() - start,
         )
-        job.fill(encoded.ids, encoded.truncated, SequenceTraits(request.pooling, route, encoded.prompt_len))
+        job.fill(encoded.ids, encoded.truncated, encoded.prompt_lens, SequenceTraits(request.pooling, route))
         return job
 
     def _choose_route(self, input_type: str | None) -> str:

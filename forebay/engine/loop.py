@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from forebay.core.config import EngineLimits
 from forebay.core.errors import Cancelled, DeadlineExceeded, EngineError, ItemFailed, NotReady, Overloaded
-from forebay.core.events import Observer, RequestDone, RequestDropped, StepDone
+from forebay.core.events import Event, Observer, RequestDone, RequestDropped, StepDone
 from forebay.core.request import Reply
 from forebay.engine.runner import Ran, Runner
 from forebay.engine.scheduler import Scheduler, Step
@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, runner: Runner, limits: EngineLimits, observer: Observer) -> None:
         self._runner = runner
         self._limits = limits
-        self._observe = observer
+        self._observer = observer
         self._scheduler = Scheduler(limits)
         self._wakeup = threading.Condition()
         self._is_closing = False
@@ -47,7 +47,7 @@ class Engine:
                     "(max_queued_tokens); retry later or send fewer texts at once"
                 )
             job.future.add_done_callback(lambda future: self._see_cancel(future, len(job.sequences)))
-            self._scheduler.add(job.sequences, job.lane, time.monotonic())
+            self._scheduler.add(job.sequences, job.lane)
             self._wakeup.notify()
         if not job.sequences:
             self._answer(job)
@@ -148,9 +148,9 @@ class Engine:
             self._answer(seq.job)
 
     def _answer(self, job: Job) -> None:
+        reply = job.reply()
         if job.is_over or not job.future.set_running_or_notify_cancel():
             return
-        reply = job.reply()
         self._observe(
             RequestDone(
                 num_items=len(reply.rows),
@@ -165,6 +165,13 @@ class Engine:
     def _see_cancel(self, future: "Future[Reply]", num_items: int) -> None:
         if future.cancelled():
             self._observe(RequestDropped(Cancelled.code, num_items))
+
+    def _observe(self, event: Event) -> None:
+        """Tell the observer; what it raises is its own affair and must not cost a request its answer."""
+        try:
+            self._observer(event)
+        except Exception:
+            log.exception("the observer failed on %s", type(event).__name__)
 
     def _drop(self, job: Job, error: EngineError) -> None:
         if job.abort(error):

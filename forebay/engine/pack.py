@@ -33,13 +33,13 @@ def pack(sequences: Seq[Sequence], device: torch.device) -> Packed:
     """
     distinct: dict[tuple[bytes, int], Sequence] = {}
     for seq in sequences:
-        distinct.setdefault((seq.key, seq.prompt_len), seq)
+        distinct.setdefault(seq.key, seq)
     ordered = sorted(distinct.items(), key=lambda item: len(item[1].ids))
     place = {key: row for row, (key, _) in enumerate(ordered)}
     groups: dict[PoolingParams, tuple[list[int], list[Sequence]]] = {}
     for seq in sequences:
         rows, members = groups.setdefault(seq.params, ([], []))
-        rows.append(place[seq.key, seq.prompt_len])
+        rows.append(place[seq.key])
         members.append(seq)
     batch, cursor = _lay_out([seq for _, seq in ordered], device)
     return Packed(batch, cursor, groups)

@@ -51,7 +51,7 @@ class Runner:
         rows = {params: rows for params, (rows, _) in packed.groups.items()}
         for params, finished in pipeline.pooler.finish(vectors, rows).items():
             host: NDArray[np.float32] = finished.cpu().numpy()
-            finite = np.isfinite(host).all(axis=1, keepdims=True)[:, 0]
+            finite = np.atleast_1d(np.isfinite(host).all(axis=1))
             members = packed.groups[params][1]
             for sequence, row, is_finite in zip(members, host, finite.tolist(), strict=True):
                 yield Result(sequence, row, is_finite)

@@ -3,7 +3,7 @@
 Sequences of any length are packed up to the budget. A short one may pass a long one that no longer fits, but
 only so often; then the step closes behind what it has and the long one leads the next. The interactive lane goes
 first, and a step serves one lane only, so that an interactive text never pays for bulk in its own step; a bulk
-lane that has waited long enough gets a step. Equal sequences count once, since they are computed once.
+lane that was held back long enough gets one step. Equal sequences count once, since they are computed once.
 Cancelled and expired work is dropped here, before it costs anything. Not thread-safe: the loop holds the lock.
 """
 
@@ -28,27 +28,19 @@ class Step:
     dropped: list[Job] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Lane:
-    queue: deque[Sequence] = field(default_factory=deque)
-    served_at: float = 0.0
-
-
 class Scheduler:
     """The queue. ``num_sequences`` and ``num_tokens`` tell what waits in it."""
 
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
-        self._lanes = {lane: _Lane() for lane in Lane}
+        self._queues: dict[Lane, deque[Sequence]] = {lane: deque() for lane in Lane}
+        self._held_since: float | None = None  # since when interactive steps have held back the bulk lane
         self.num_sequences = 0
         self.num_tokens = 0
 
-    def add(self, sequences: Seq[Sequence], lane: Lane, now: float) -> None:
+    def add(self, sequences: Seq[Sequence], lane: Lane) -> None:
         """Queue a job's sequences, short ones first and equal ones side by side."""
-        target = self._lanes[lane]
-        if not target.queue:
-            target.served_at = now
-        target.queue.extend(sorted(sequences, key=lambda seq: (len(seq.ids), seq.key)))
+        self._queues[lane].extend(sorted(sequences, key=lambda seq: (len(seq.ids), seq.key)))
         self.num_sequences += len(sequences)
         self.num_tokens += sum(len(seq.ids) for seq in sequences)
 
@@ -56,30 +48,36 @@ class Scheduler:
         """Take the next step's sequences out of the queue; an empty step means that nothing waits."""
         step = Step()
         for lane in self._order(now):
-            self._fill(step, self._lanes[lane], now)
+            self._fill(step, self._queues[lane], now)
             if step.sequences:
-                self._lanes[lane].served_at = now
+                self._note_served(lane, now)
                 break
         return step
 
     def drain(self) -> list[Job]:
         """Empty the queue and return the jobs that had work in it, each once."""
-        jobs = {id(seq.job): seq.job for lane in self._lanes.values() for seq in lane.queue}
-        for lane in self._lanes.values():
-            lane.queue.clear()
+        jobs = {id(seq.job): seq.job for queue in self._queues.values() for seq in queue}
+        for queue in self._queues.values():
+            queue.clear()
         self.num_sequences = self.num_tokens = 0
         return list(jobs.values())
 
     def _order(self, now: float) -> list[Lane]:
-        bulk = self._lanes[Lane.BULK]
-        is_starved = bool(bulk.queue) and now - bulk.served_at > self._limits.max_lane_wait
+        is_starved = self._held_since is not None and now - self._held_since > self._limits.max_lane_wait
         return [Lane.BULK, Lane.INTERACTIVE] if is_starved else [Lane.INTERACTIVE, Lane.BULK]
 
-    def _fill(self, step: Step, lane: _Lane, now: float) -> None:
+    def _note_served(self, lane: Lane, now: float) -> None:
+        """Start or stop the clock of the bulk lane; steps may take longer than its wait, so it never leads twice."""
+        if lane is Lane.BULK or not self._queues[Lane.BULK]:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = now
+
+    def _fill(self, step: Step, queue: deque[Sequence], now: float) -> None:
         skipped: list[Sequence] = []
-        keys: set[bytes] = set()
-        while lane.queue and len(skipped) < _LOOKAHEAD:
-            seq = lane.queue.popleft()
+        keys: set[tuple[bytes, int]] = set()
+        while queue and len(skipped) < _LOOKAHEAD:
+            seq = queue.popleft()
             if self._is_dead(seq, step, now):
                 self._forget(seq)
             elif self._fits(seq, step, keys):
@@ -93,9 +91,9 @@ class Scheduler:
                 seq.passes += 1
                 if seq.passes > self._limits.max_passes:
                     break
-        lane.queue.extendleft(reversed(skipped))
+        queue.extendleft(reversed(skipped))
 
-    def _fits(self, seq: Sequence, step: Step, keys: set[bytes]) -> bool:
+    def _fits(self, seq: Sequence, step: Step, keys: set[tuple[bytes, int]]) -> bool:
         if not step.sequences:
             return True  # a sequence longer than the budget gets a step of its own
         if seq.route != step.sequences[0].route:

@@ -32,11 +32,17 @@ class Job:
         self._num_left = 0
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
-    def fill(self, ids: Seq[NDArray[np.int32]], truncated: NDArray[np.bool_], sequence: "SequenceTraits") -> None:
+    def fill(
+        self,
+        ids: Seq[NDArray[np.int32]],
+        truncated: NDArray[np.bool_],
+        prompt_lens: NDArray[np.int64],
+        traits: "SequenceTraits",
+    ) -> None:
         """Take the tokenized items; called once, before the job is submitted."""
         self.sequences = [
-            Sequence(row, sequence.params, sequence.route, min(sequence.prompt_len, len(row)), self, index)
-            for index, row in enumerate(ids)
+            Sequence(row, traits.params, traits.route, prompt_len, self, index)
+            for index, (row, prompt_len) in enumerate(zip(ids, prompt_lens.tolist(), strict=True))
         ]
         self._rows = [None] * len(ids)
         self._num_left = len(ids)
@@ -87,12 +93,15 @@ class SequenceTraits:
 
     params: PoolingParams
     route: str
-    prompt_len: int
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One tokenized item: ``ids`` int32 [L]; ``passes`` counts how often a shorter one was served before it."""
+    """One tokenized item: ``ids`` int32 [L]; ``passes`` counts how often a shorter one was served before it.
+
+    ``prompt_len`` is the number of its first tokens that pooling leaves out. Sequences of one route with equal
+    ``key`` are computed once.
+    """
 
     ids: NDArray[np.int32]
     params: PoolingParams
@@ -101,7 +110,7 @@ class Sequence:
     job: Job
     index: int
     passes: int = 0
-    key: bytes = field(init=False)
+    key: tuple[bytes, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.key = self.ids.tobytes()
+        self.key = (self.ids.tobytes(), self.prompt_len)

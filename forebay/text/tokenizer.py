@@ -33,12 +33,13 @@ _PROBES = ("a", "0", "the", "。")
 class Encoded:
     """The tokenized items of a request: ``ids[i]`` int32 with special tokens; ``truncated`` bool [n].
 
-    ``prompt_len`` is the number of leading tokens that belong to the prompt, if pooling leaves prompts out.
+    ``prompt_lens`` (int64 [n]) tells how many first tokens of each, special ones included, stand for the prompt
+    and are left out of pooling; all 0 where prompts are pooled too.
     """
 
     ids: list[Ids]
     truncated: NDArray[np.bool_]
-    prompt_len: int = 0
+    prompt_lens: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class TextTokenizer:
     def encode(self, items: Sequence[Item], params: TextParams, prompt: str) -> Encoded:
         """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else."""
         frame = self._frame if params.add_special_tokens else self._no_frame
-        max_len = params.max_tokens or self._max_len
+        max_len = min(params.max_tokens or self._max_len, self._max_len)
         room = max_len - len(frame)
         if room < 0:
             raise InvalidRequest(
@@ -132,7 +133,13 @@ class TextTokenizer:
                 field=f"input[{index}]",
             )
         ids = [frame.wrap(_cut(body, room, side)) for body in bodies]
-        return Encoded(ids, truncated, self._prompt_len(prompt, frame))
+        prompt_lens = np.zeros(len(ids), np.int64)
+        if self._skips_prompt and prompt:
+            left = self._encode_batch([prompt])[0].size - (np.maximum(num_body - room, 0) if side == "left" else 0)
+            is_text = np.fromiter((isinstance(item, str) for item in items), np.bool_, len(items))
+            prompt_lens = np.where(is_text, len(frame.prefix) + np.maximum(left, 0), prompt_lens)
+            prompt_lens = np.minimum(prompt_lens, np.minimum(num_body, room) + len(frame))
+        return Encoded(ids, truncated, prompt_lens)
 
     def _bodies(
         self, items: Sequence[Item], params: TextParams, prompt: str, room: int, side: Side
@@ -200,11 +207,6 @@ class TextTokenizer:
             )
         body = ids.astype(np.int32)
         return self._frame.unwrap(body) if params.add_special_tokens else body
-
-    def _prompt_len(self, prompt: str, frame: Frame) -> int:
-        if not self._skips_prompt or not prompt:
-            return 0
-        return len(frame.prefix) + len(self._encode_batch([prompt])[0])
 
 
 def _cut(ids: Ids, room: int, side: Side) -> Ids:

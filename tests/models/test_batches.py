@@ -1,5 +1,7 @@
 """The same text gives the same vector whoever shares the batch; order is kept; equal texts give equal rows."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,3 +72,13 @@ def test_the_texts_differ_by_far_more_than_the_bound(alone: dict[str, NDArray[np
     distances = np.abs(alone[family][:, None] - alone[family][None]).max(-1)
     equal = [[one == other for other in POOL] for one in POOL]
     assert np.where(equal, 1.0, distances).min() >= 1000 * BOUND
+
+
+def test_many_threads_share_a_model(store: Store, alone: dict[str, NDArray[np.float32]]) -> None:
+    """Their requests meet in common steps; each gets its own rows."""
+    engine = normalised(store, "bert")
+    choices = [np.random.default_rng(seed).integers(0, len(POOL), 1 + seed % 30) for seed in range(64)]
+    with ThreadPoolExecutor(8) as threads:
+        outputs = list(threads.map(lambda chosen: engine.embed([POOL[index] for index in chosen]), choices))
+    for chosen, output in zip(choices, outputs, strict=True):
+        assert np.abs(output.embeddings - alone["bert"][chosen]).max() <= BOUND

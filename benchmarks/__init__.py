@@ -1,0 +1,1 @@
+"""Measurements against other libraries; ``forebay bench`` measures Forebay alone."""

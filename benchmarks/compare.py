@@ -23,11 +23,14 @@ from benchmarks.texts import make_texts, make_texts_of
 from forebay.checkpoint.locate import locate
 
 BATCH_SIZES = (8, 16, 32, 64)
-SAMPLE = 256
+SAMPLES = {"short": 256, "mixed": 256, "long": 64}
+"""So many texts of each kind are compared and tried in batches."""
+
+SHARES = {"short": 1, "mixed": 1, "long": 8}
+"""So many times fewer texts than asked for: long ones have as many times more tokens."""
+
 CALLS = 50
 LATENCY_TOKENS = (12, 128)
-LONG_SHARE = 8
-"""So many times fewer long texts than short or mixed ones: they have as many times more tokens."""
 
 MAX_DIFFERENCE = 1e-4
 MARKED = re.compile(r"(<!-- compare:begin -->\n).*?(<!-- compare:end -->)", re.DOTALL)
@@ -54,7 +57,7 @@ class Agreement(NamedTuple):
 
 
 def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def compare(peers: Mapping[str, Peer], texts: Sequence[str]) -> Agreement:
@@ -91,20 +94,19 @@ def take_turns(rounds: int, measure: Callable[[str], float]) -> Seconds:
 def to_row(what: str, seconds: Seconds, show: Callable[[float], str], note: str = "") -> Row:
     ratios = [theirs / ours for ours, theirs in zip(seconds[FOREBAY], seconds[REFERENCE], strict=True)]
     ours, theirs = (show(statistics.median(seconds[name])) for name in (FOREBAY, REFERENCE))
-    return Row(what, statistics.median(ratios), f"{min(ratios):.2f}-{max(ratios):.2f}", ours, theirs + note)
+    spread = f"{min(ratios):.2f}-{max(ratios):.2f}" if len(ratios) > 1 else "–"
+    return Row(what, statistics.median(ratios), spread, ours, theirs + note)
 
 
-def measure_throughput(peers: Mapping[str, Peer], kind: str, count: int, rounds: int) -> Row:
-    texts = make_texts(kind, count)
+def measure_throughput(peers: Mapping[str, Peer], kind: str, texts: Sequence[str], size: int, rounds: int) -> Row:
+    say(f"{kind}: {len(texts):,} texts")
     ours, reference = peers[FOREBAY], peers[REFERENCE]
     assert isinstance(ours, Forebay)
-    num_tokens = ours.count_tokens(texts)
-    reference.batch_size = choose_batch_size(reference, texts[:SAMPLE])
-    say(f"{kind}: {count:,} texts, {num_tokens:,} tokens, batches of {reference.batch_size}")
+    reference.batch_size = size
     seconds = take_turns(rounds, lambda name: time_call(lambda: peers[name].embed(texts)))
-    what = f"throughput, {count:,} {kind} texts ({num_tokens / count:.0f} tokens on average)"
-    note = f" (batches of {reference.batch_size})"
-    return to_row(what, seconds, lambda value: f"{num_tokens / value:,.0f} tok/s", note)
+    num_tokens = ours.num_tokens
+    what = f"throughput, {len(texts):,} {kind} texts ({num_tokens / len(texts):.0f} tokens on average)"
+    return to_row(what, seconds, lambda value: f"{num_tokens / value:,.0f} tok/s", f" (batches of {size})")
 
 
 def measure_latency(peers: Mapping[str, Peer], num_tokens: int, rounds: int) -> Row:
@@ -119,36 +121,37 @@ def measure_latency(peers: Mapping[str, Peer], num_tokens: int, rounds: int) -> 
     )
 
 
-def measure_processes(folder: str, texts: Sequence[str], batch_size: int | None, rounds: int) -> Iterator[Row]:
+def measure_processes(folder: str, texts: Sequence[str], size: int, rounds: int) -> Iterator[Row]:
     say("memory and start, each in its own process")
-    peaks = {name: [float(probe(name, folder, batch_size, texts).peak_bytes)] for name in PEERS}
-    yield to_row(f"peak memory, {len(texts):,} mixed texts", peaks, lambda size: f"{size / 2**20:,.0f} MiB")
-    seconds = take_turns(rounds, lambda name: probe(name, folder, batch_size, []).start_seconds)
+    peaks = {name: [float(probe(name, folder, size, texts).peak_bytes)] for name in PEERS}
+    yield to_row(f"peak memory, {len(texts):,} mixed texts", peaks, lambda value: f"{value / 2**20:,.0f} MiB")
+    seconds = take_turns(rounds, lambda name: probe(name, folder, size, []).start_seconds)
     yield to_row("from import to first vector", seconds, lambda value: f"{value:.2f} s")
 
 
 def measure_all(folder: str, count: int, rounds: int) -> tuple[Agreement, list[Row]]:
     peers = {name: load(folder) for name, load in PEERS.items()}
-    counts = {"short": count, "mixed": count, "long": max(1, count // LONG_SHARE)}
-    samples = [text for kind, number in counts.items() for text in make_texts(kind, min(number, SAMPLE))]
-    agreement = compare(peers, samples)
+    texts = {kind: make_texts(kind, max(1, count // share)) for kind, share in SHARES.items()}
+    samples = {kind: some[: SAMPLES[kind]] for kind, some in texts.items()}
+    agreement = compare(peers, [text for sample in samples.values() for text in sample])
     say(f"max |Δ| {agreement.max_difference:.1e}, min cosine {agreement.min_cosine:.7f}")
     if agreement.max_difference > MAX_DIFFERENCE:
         raise SystemExit(f"error: the vectors differ by more than {MAX_DIFFERENCE}; there is nothing to compare")
-    rows = [measure_throughput(peers, kind, number, rounds) for kind, number in counts.items()]
+    sizes = {kind: choose_batch_size(peers[REFERENCE], sample) for kind, sample in samples.items()}
+    say(f"best batch sizes of {REFERENCE}: {sizes}")
+    rows = [measure_throughput(peers, kind, some, sizes[kind], rounds) for kind, some in texts.items()]
     rows += [measure_latency(peers, num_tokens, rounds) for num_tokens in LATENCY_TOKENS]
     for peer in peers.values():
         peer.close()
-    mixed = make_texts("mixed", count)
-    rows += measure_processes(folder, mixed, peers[REFERENCE].batch_size, rounds)
+    rows += measure_processes(folder, texts["mixed"], sizes["mixed"], rounds)
     return agreement, rows
 
 
 def to_markdown(model: str, rounds: int, agreement: Agreement, rows: Sequence[Row]) -> str:
-    header = ("", "Forebay is ahead by", "over the rounds", FOREBAY, REFERENCE)
+    header = ("", "ratio", "its range", FOREBAY, REFERENCE)
     lines = [
-        f"{model}, float32 on CPU, at most {LENGTH} tokens a text, {rounds} rounds. Before the timing: "
-        f"max |Δ| {agreement.max_difference:.1e}, min cosine {agreement.min_cosine:.7f}.",
+        f"{model}, float32 on CPU, at most {LENGTH} tokens a text; rounds: {rounds}. A ratio above 1 favours Forebay. "
+        f"The vectors: max |Δ| {agreement.max_difference:.1e}, min cosine {agreement.min_cosine:.7f}.",
         "",
         f"| {' | '.join(header)} |",
         "|---|---:|---:|---:|---:|",

@@ -26,7 +26,10 @@ class Peer(Protocol):
 
 
 class Forebay:
-    batch_size = None
+    """``num_tokens`` counts those of the last call."""
+
+    batch_size: int | None = None
+    num_tokens = 0
 
     def __init__(self, folder: str) -> None:
         from forebay import PoolingModel
@@ -34,10 +37,9 @@ class Forebay:
         self._model = PoolingModel(folder, dtype="float32", device="cpu", max_model_len=LENGTH)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        return self._model.embed(list(texts), show_progress=False).embeddings
-
-    def count_tokens(self, texts: Sequence[str]) -> int:
-        return int(self._model.embed(list(texts), show_progress=False).num_tokens.sum())
+        output = self._model.embed(list(texts), show_progress=False)
+        self.num_tokens = int(output.num_tokens.sum())
+        return output.embeddings
 
     def close(self) -> None:
         self._model.close()

@@ -30,7 +30,7 @@ def test_public_names_can_be_imported(name):
 
 
 def test_public_names_are_sorted_and_single():
-    assert forebay.__all__ == sorted(set(forebay.__all__), key=str.casefold)
+    assert forebay.__all__ == sorted(set(forebay.__all__))
 
 
 def test_unknown_names_are_attribute_errors():

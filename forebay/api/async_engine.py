@@ -13,6 +13,7 @@ from forebay.core.config import EngineLimits, ModelOptions
 from forebay.core.errors import InvalidRequest, NotReady
 from forebay.core.events import Observer, ignore
 from forebay.core.info import ModelInfo
+from forebay.core.params import PoolingParams, TextParams
 from forebay.core.request import Item, Lane, Reply, Request
 from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
@@ -23,6 +24,7 @@ from forebay.loading.assemble import LoadedModel, load_model
 # another thread costs more than that.
 _INLINE_SIZE = 2000
 _TOKENIZER_THREADS = 2
+_CLOSED = "this model is closed; load it again"
 
 
 class AsyncEngine:
@@ -70,11 +72,11 @@ class AsyncEngine:
         """
         future: Future[Reply] = Future()
         if self._is_closed:
-            future.set_exception(NotReady("this model is closed; load it again"))
+            future.set_exception(NotReady(_CLOSED))
         elif _is_small(request):
             self._start(request, future)
         else:
-            self._tokenizing.submit(self._start, request, future)
+            self._start_on_thread(request, future)
         return future
 
     async def run(self, request: Request) -> Reply:
@@ -90,6 +92,16 @@ class AsyncEngine:
         self._is_closed = True
         self._tokenizing.shutdown(wait=True, cancel_futures=drain <= 0)
         self._engine.close(drain)
+
+    def _start_on_thread(self, request: Request, future: "Future[Reply]") -> None:
+        def see_dropped(task: "Future[None]") -> None:
+            if task.cancelled() and future.set_running_or_notify_cancel():
+                future.set_exception(NotReady(_CLOSED))
+
+        try:
+            self._tokenizing.submit(self._start, request, future).add_done_callback(see_dropped)
+        except RuntimeError:  # the pool was shut down in the meantime
+            future.set_exception(NotReady(_CLOSED))
 
     def _start(self, request: Request, future: "Future[Reply]") -> None:
         """Check, tokenize and queue; any error goes to the caller through the future."""
@@ -132,10 +144,10 @@ class AsyncEngine:
 
     def _warm_up(self) -> None:
         """Run a short and a long text through every route, so that no request pays for first-time costs."""
+        pooling = PoolingParams(outputs=(self.info.abilities.default_task,))
         for input_type in self._model.route_of_input_type or (None,):
-            text = Request(["warm", "warm " * 256]).text
-            request = Request(["warm", "warm " * 256], text=type(text)(input_type=input_type), lane=Lane.BULK)
-            self.submit(request).result()
+            text = TextParams(input_type=input_type)
+            self.submit(Request(["warm", "warm " * 256], pooling, text, lane=Lane.BULK)).result()
 
 
 def _ignore_stage(stage: str) -> None:
@@ -145,7 +157,7 @@ def _ignore_stage(stage: str) -> None:
 def _is_small(request: Request) -> bool:
     size = 0
     for item in request.items:
-        size += len(item) if hasattr(item, "__len__") else 0
+        size += len(item) if _is_item(item) else 0
         if size > _INLINE_SIZE:
             return False
     return True
@@ -162,4 +174,7 @@ def _check_items(request: Request) -> None:
 
 
 def _is_item(item: Item) -> bool:
-    return isinstance(item, str) or (hasattr(item, "__len__") and not isinstance(item, bytes | bytearray | dict))
+    if isinstance(item, str):
+        return True
+    is_scalar = getattr(item, "ndim", 1) == 0  # an array of no dimension has a length by name only
+    return hasattr(item, "__len__") and not is_scalar and not isinstance(item, bytes | bytearray | dict)

@@ -4,8 +4,10 @@ It enters the walk at tokenization and leaves it at the reply: the same function
 """
 
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -14,7 +16,7 @@ import numpy as np
 
 from forebay.api.async_engine import AsyncEngine
 from forebay.core.config import DType, EngineLimits, ModelOptions, PoolerConfig
-from forebay.core.errors import InvalidRequest
+from forebay.core.errors import InvalidRequest, Overloaded
 from forebay.core.info import ModelInfo
 from forebay.core.params import PoolingParams, TextParams
 from forebay.core.request import EmbeddingOutput, Item, Lane, Reply, Request
@@ -23,6 +25,8 @@ from forebay.core.request import EmbeddingOutput, Item, Lane, Reply, Request
 _CHUNKS_IN_FLIGHT = 3
 _CHUNK_ITEMS = 1024
 _PROGRESS_ITEMS = 512
+
+_UnderWay = deque[tuple[Request, Future[Reply]]]
 
 
 class PoolingModel:
@@ -79,7 +83,7 @@ class PoolingModel:
         items = _as_items(texts)
         text = TextParams(prompt, prompt_name, input_type, truncate, truncation_side, max_tokens)
         pooling = PoolingParams(dimensions=dimensions, use_activation=use_activation)
-        if len(items) == 1:  # the short way: no chunks, no bar
+        if len(items) <= 1:  # the short way: no chunks, no bar
             replies = [self.engine.submit(Request(items, pooling, text)).result()]
         else:
             stream = self.stream(items, pooling=pooling, text=text)
@@ -99,21 +103,40 @@ class PoolingModel:
         Takes any iterable, endless ones too. Errors of single items stay in each ``reply.errors``.
         """
         pooling, text = pooling or PoolingParams(), text or TextParams()
+        if chunk_items < 1:
+            raise InvalidRequest(f"chunk_items is {chunk_items}; expected 1 or more", field="chunk_items")
         source = iter(items)
-        under_way: deque[Any] = deque()
+        under_way: _UnderWay = deque()
         try:
             while True:
                 while len(under_way) < _CHUNKS_IN_FLIGHT and (chunk := list(islice(source, chunk_items))):
-                    under_way.append(self.engine.submit(Request(chunk, pooling, text, lane=Lane.BULK)))
+                    request = Request(chunk, pooling, text, lane=Lane.BULK)
+                    under_way.append((request, self.engine.submit(request)))
                 if not under_way:
                     return
-                yield under_way.popleft().result()
+                reply = self._wait_for_first(under_way)
+                under_way.popleft()
+                yield reply
         finally:
-            for future in under_way:
+            for _, future in under_way:
                 future.cancel()
 
+    def _wait_for_first(self, under_way: "_UnderWay") -> Reply:
+        """Return the first chunk's reply; one that found the queue full, of our own chunks maybe, is sent again."""
+        while True:
+            request, future = under_way[0]
+            try:
+                return future.result()
+            except Overloaded as error:
+                others = [other for _, other in under_way if not other.done()]
+                if others:
+                    wait(others, timeout=error.retry_after, return_when=FIRST_COMPLETED)
+                else:
+                    time.sleep(error.retry_after)
+                under_way[0] = (request, self.engine.submit(request))
+
     def close(self) -> None:
-        """Stop the engine's threads and free the weights."""
+        """Stop the engine's threads; later calls raise NotReady."""
         self.engine.close()
 
     def __enter__(self) -> Self:
@@ -129,7 +152,7 @@ class PoolingModel:
         abilities = self.info.abilities
         size = pooling.dimensions or abilities.default_dimension
         return EmbeddingOutput(
-            embeddings=np.stack(rows) if rows else np.zeros((0, size), np.float32),  # type: ignore[arg-type]
+            embeddings=np.stack(rows) if rows else np.zeros((0, size), np.float32),
             num_tokens=np.concatenate([np.zeros(0, np.int32), *(reply.num_tokens for reply in replies)]),
             truncated=np.concatenate([np.zeros(0, np.bool_), *(reply.truncated for reply in replies)]),
         )
@@ -141,7 +164,11 @@ def _as_items(texts: Any) -> Sequence[Item]:
         return [texts]
     if isinstance(texts, np.ndarray) and texts.dtype.kind in "iu" and texts.ndim == 1:
         return [texts.tolist()]
-    if isinstance(texts, bytes | dict) or not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
+    if (
+        isinstance(texts, bytes | bytearray | dict)
+        or not hasattr(texts, "__len__")
+        or not hasattr(texts, "__getitem__")
+    ):
         raise InvalidRequest(
             f"texts is of type {type(texts).__name__}; expected a text, a list of texts, or lists of token ids",
             field="texts",

@@ -6,7 +6,7 @@ Every complaint names the file, relative to the checkpoint, and the field. Knows
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar
 
 from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint
@@ -74,6 +74,16 @@ def describe(value: object) -> str:
     if value is None:
         return "null"
     return "a list" if isinstance(value, list) else "an object"
+
+
+def path_below(parent: Path, path: object, document: Document, expected: str = "a folder") -> Path:
+    """Join a relative path that ``document`` gives as its field 'path'; one that leaves the checkpoint is refused."""
+    if not isinstance(path, str):
+        raise document.refuse("path", f"is {describe(path)}, expected a text")
+    pure = PureWindowsPath(path)  # splits at both kinds of slash and knows drives
+    if pure.anchor or ".." in pure.parts or "\0" in path:
+        raise document.refuse("path", f"is '{path}', expected {expected} inside the checkpoint")
+    return parent / path
 
 
 def label_of(path: Path, root: Path) -> str:

@@ -25,6 +25,8 @@ CHECKPOINT_FILES = (("config.json",), ("modules.json",), ("tokenizer.json", "mod
 TEXT_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".vocab", ".bpe", ".tiktoken"}
 SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 PICKLES = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
+# BGE-M3 keeps two small heads in files of their own, in its root folder.
+EXTRA_HEADS = ("sparse_linear.pt", "colbert_linear.pt")
 OTHER_FORMATS = {"onnx", "openvino", "coreml", "original", "gguf", "tflite"}
 
 
@@ -149,6 +151,7 @@ def choose_files(names: Iterable[str]) -> list[str]:
         for file in files
         if file.suffix in TEXT_SUFFIXES
         or SAFETENSORS.fullmatch(file.name)
+        or str(file) in EXTRA_HEADS
         or (PICKLES.fullmatch(file.name) and file.parent not in safe_folders)
     ]
 

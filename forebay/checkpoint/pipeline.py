@@ -7,7 +7,7 @@ that names it: no module is left out. Builds no modules, reads no weights, impor
 import ast
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -16,6 +16,7 @@ from forebay.checkpoint.documents import (
     Document,
     describe,
     label_of,
+    path_below,
     read_document,
     read_json,
     read_optional_document,
@@ -30,12 +31,14 @@ from forebay.checkpoint.stages import (
     NormalizeStage,
     PoolingStage,
     RouterStage,
+    SparseStaticEmbeddingStage,
+    SpladePoolingStage,
     Stage,
     StaticEmbeddingStage,
     TransformerStage,
     WeightedLayerPoolingStage,
 )
-from forebay.checkpoint.transformer_files import read_transformer_files
+from forebay.checkpoint.transformer_files import TransformerFiles, read_transformer_files
 from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint
 
 __all__ = [
@@ -46,6 +49,8 @@ __all__ = [
     "PoolingStage",
     "RouterStage",
     "Routes",
+    "SparseStaticEmbeddingStage",
+    "SpladePoolingStage",
     "Stage",
     "StaticEmbeddingStage",
     "TransformerStage",
@@ -105,7 +110,7 @@ def _read_entry(index: int, entry: object, root: Path) -> Stage | None:
     arguments = document.optional("kwargs", list) or []
     if arguments and not (reader is _read_router and set(map(str, arguments)) <= {"task", "modality"}):
         raise document.refuse("kwargs", f"asks for {', '.join(map(str, arguments))}, which Forebay does not pass on")
-    return reader(_folder_below(root, document.values.get("path"), document), root)
+    return reader(path_below(root, document.values.get("path"), document), root)
 
 
 def _find_reader(class_path: str, label: str) -> "Reader":
@@ -122,25 +127,31 @@ def _find_reader(class_path: str, label: str) -> "Reader":
     return reader
 
 
-def _folder_below(parent: Path, path: object, document: Document) -> Path:
-    """Join a relative folder; a path that leaves the checkpoint is refused."""
-    if not isinstance(path, str):
-        raise document.refuse("path", f"is {describe(path)}, expected a text")
-    pure = PureWindowsPath(path)  # splits at both kinds of slash and knows drives
-    if pure.anchor or ".." in pure.parts or "\0" in path:
-        raise document.refuse("path", f"is '{path}', expected a folder inside the checkpoint")
-    return parent / path
-
-
 def _read_transformer(folder: Path, root: Path) -> TransformerStage:
-    files = read_transformer_files(folder, root)
-    return TransformerStage(folder, files.config, files.max_seq_length, files.do_lower_case, files.sources)
+    return _make_transformer(folder, read_transformer_files(folder, root))
+
+
+def _read_mlm_transformer(folder: Path, root: Path) -> TransformerStage:
+    return _make_transformer(folder, read_transformer_files(folder, root, "fill-mask"))
+
+
+def _make_transformer(folder: Path, files: TransformerFiles) -> TransformerStage:
+    return TransformerStage(folder, files.config, files.max_seq_length, files.do_lower_case, files.sources, files.task)
 
 
 def _read_static(folder: Path, root: Path) -> StaticEmbeddingStage:
+    _check_tokenizer(folder, root)
+    return StaticEmbeddingStage(folder)
+
+
+def _read_sparse_static(folder: Path, root: Path) -> SparseStaticEmbeddingStage:
+    _check_tokenizer(folder, root)
+    return SparseStaticEmbeddingStage(folder)
+
+
+def _check_tokenizer(folder: Path, root: Path) -> None:
     if not (folder / "tokenizer.json").exists():
         raise CheckpointNotFound(f"{label_of(folder / 'tokenizer.json', root)} is missing in {root}")
-    return StaticEmbeddingStage(folder)
 
 
 def _read_layer_pooling(folder: Path, root: Path) -> WeightedLayerPoolingStage:
@@ -180,6 +191,24 @@ def _flagged_modes(document: Document) -> tuple[str, ...]:
     """Return the modes of the older layout: one boolean a mode, joined in a fixed order, none for mean."""
     modes = tuple(mode for flag, mode in POOLING_FLAGS.items() if document.optional(flag, bool))
     return modes or ("mean",)
+
+
+def _read_splade_pooling(folder: Path, root: Path) -> SpladePoolingStage:
+    document = read_document(folder / "config.json", root)
+    return SpladePoolingStage(
+        strategy=_choice(document, "pooling_strategy", ("max", "sum")),
+        activation=_choice(document, "activation_function", ("relu", "log1p_relu")),
+        source=document.label,
+    )
+
+
+def _choice(document: Document, name: str, known: tuple[str, ...]) -> str:
+    """Return a field that must be one of the known words; the first is the default."""
+    value = document.optional(name, str)
+    value = known[0] if value is None else value
+    if value not in known:
+        raise document.refuse(name, f"is {describe(value)}; Forebay knows {', '.join(known)}")
+    return value
 
 
 def _read_dense(folder: Path, root: Path) -> DenseStage:
@@ -243,7 +272,7 @@ def _read_router(folder: Path, root: Path) -> RouterStage:
     types = document.section("types")
     for module_id in types.values:
         reader = _find_reader(types.required(module_id, str), f"{types.label}: '{module_id}'")
-        modules[module_id] = reader(_folder_below(folder, module_id, types), root)
+        modules[module_id] = reader(path_below(folder, module_id, types), root)
     structure = document.section("structure")
     routes: dict[str, tuple[Stage, ...]] = {}
     for route in structure.values:
@@ -303,9 +332,12 @@ POOLING_FLAGS = {
 
 STAGES: dict[str, Reader] = {
     "Transformer": _read_transformer,
+    "MLMTransformer": _read_mlm_transformer,
     "StaticEmbedding": _read_static,
+    "SparseStaticEmbedding": _read_sparse_static,
     "WeightedLayerPooling": _read_layer_pooling,
     "Pooling": _read_pooling,
+    "SpladePooling": _read_splade_pooling,
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
     "Normalize": _read_normalize,

@@ -6,7 +6,7 @@ The choice follows sentence-transformers: mappings of (task, modality) first, th
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forebay.checkpoint.stages import RouterStage, Stage, features_of, name_of
+from forebay.checkpoint.stages import RouterStage, SpladePoolingStage, Stage, TransformerStage, features_of, name_of
 from forebay.core.errors import UnsupportedCheckpoint
 
 
@@ -63,11 +63,24 @@ def _check_flow(route: str, stages: tuple[Stage, ...]) -> None:
         reads, writes = features_of(stage)
         if (reads is None) != (place == 0):
             raise UnsupportedCheckpoint(
-                f"{where}: module {place} is a {name_of(stage)}; expected a Transformer or StaticEmbedding first "
-                "and nowhere else"
+                f"{where}: module {place} is a {name_of(stage)}; expected a Transformer, StaticEmbedding "
+                "or SparseStaticEmbedding first and nowhere else"
             )
         if reads is not None and reads not in features:
             raise UnsupportedCheckpoint(
                 f"{where}: module {place} ({name_of(stage)}) reads '{reads}', which no earlier module writes"
             )
         features.add(writes)
+    _check_logits(where, stages)
+
+
+def _check_logits(where: str, stages: tuple[Stage, ...]) -> None:
+    """Refuse logits over the vocabulary that are not read by SpladePooling, and SpladePooling of anything else."""
+    backbone, *rest = stages
+    has_logits = isinstance(backbone, TransformerStage) and backbone.task == "fill-mask"
+    places = [place for place, stage in enumerate(rest) if isinstance(stage, SpladePoolingStage)]
+    if places != ([0] if has_logits else []):
+        raise UnsupportedCheckpoint(
+            f"{where}: {'a' if has_logits else 'no'} Transformer with the task 'fill-mask' comes first and "
+            f"{len(places)} SpladePooling in all; expected one SpladePooling directly after such a Transformer"
+        )

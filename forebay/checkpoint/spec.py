@@ -8,18 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forebay.checkpoint.classifier import find_activation
 from forebay.checkpoint.documents import Document, read_optional_document
+from forebay.checkpoint.locate import EXTRA_HEADS
 from forebay.checkpoint.pipeline import Routes, TransformerStage, expand_routes, read_pipeline
-from forebay.core.errors import UnsupportedCheckpoint
+from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint
 
 FILE_NAME = "config_sentence_transformers.json"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-MODEL_TYPE = "SentenceTransformer"
+# The kinds of model that sentence-transformers saves, with the similarity where a checkpoint names none.
+MODEL_TYPES = {"SentenceTransformer": "cosine", "SparseEncoder": "dot", "CrossEncoder": "cosine"}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What a checkpoint says of itself. ``prompts`` holds the non-empty ones; ``sources`` a file for each value."""
+    """What a checkpoint says of itself. ``prompts`` holds the non-empty ones; ``sources`` a file for each value.
+
+    ``is_default_pipeline`` tells that no modules.json gave the routes. ``classifier_activation`` is the dotted path of
+    a class below ``torch.nn``, ``extra_heads`` the files of further heads beside the backbone.
+    """
 
     path: Path
     routes: Routes
@@ -29,19 +36,28 @@ class ModelSpec:
     truncate_dim: int | None
     matryoshka: tuple[int, ...] | None
     sources: Mapping[str, str]
+    model_type: str = "SentenceTransformer"
+    is_default_pipeline: bool = False
+    max_active_dims: int | None = None
+    classifier_activation: str | None = None
+    extra_heads: tuple[str, ...] = ()
 
 
 def read_spec(path: Path) -> ModelSpec:
     """Read the checkpoint in a local folder, or raise a LoadError naming the file and field that is not understood."""
     document = read_optional_document(path / FILE_NAME, path)
-    sources = {"pipeline": "modules.json" if (path / "modules.json").exists() else "sentence-transformers' default"}
+    is_default = not (path / "modules.json").exists()
+    sources = {"pipeline": "sentence-transformers' default" if is_default else "modules.json"}
     if document is None:
         document = Document(FILE_NAME, {})
-    _check_model_type(document)
+    model_type = _read_model_type(document)
     routes = expand_routes(read_pipeline(path))
-    truncate_dim = document.size("truncate_dim") if document.optional("truncate_dim", int) is not None else None
-    matryoshka = _read_matryoshka(routes)
-    for name in ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"):
+    config = _config_of(routes)
+    matryoshka = _read_matryoshka(config)
+    activation, source = find_activation(document if not is_default else None, config)
+    if activation is not None:
+        sources["classifier_activation"] = source
+    for name in ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "max_active_dims"):
         if document.values.get(name):
             sources[name.removesuffix("_fn_name")] = FILE_NAME
     sources.setdefault("similarity", "sentence-transformers' default")
@@ -53,10 +69,15 @@ def read_spec(path: Path) -> ModelSpec:
         routes,
         prompts,
         default_prompt_name=_read_default_prompt(document, prompts),
-        similarity=_read_similarity(document),
-        truncate_dim=truncate_dim,
+        similarity=_read_similarity(document, MODEL_TYPES[model_type]),
+        truncate_dim=_optional_size(document, "truncate_dim"),
         matryoshka=matryoshka,
         sources=sources,
+        model_type=model_type,
+        is_default_pipeline=is_default,
+        max_active_dims=_optional_size(document, "max_active_dims"),
+        classifier_activation=activation,
+        extra_heads=_find_extra_heads(path),
     )
 
 
@@ -78,11 +99,28 @@ def dtype_of(config: Mapping[str, Any]) -> str | None:
     return value.removeprefix("torch.")
 
 
-def _check_model_type(document: Document) -> None:
-    """Refuse checkpoints whose vectors are made in another way than an embedder's."""
-    model_type = document.optional("model_type", str) or MODEL_TYPE
-    if model_type != MODEL_TYPE:
-        raise document.refuse("model_type", f"is '{model_type}'; Forebay supports '{MODEL_TYPE}' checkpoints")
+def _read_model_type(document: Document) -> str:
+    """Return the kind of model, refusing those that read texts in another way."""
+    model_type = document.optional("model_type", str) or next(iter(MODEL_TYPES))
+    if model_type not in MODEL_TYPES:
+        known = ", ".join(f"'{known}'" for known in MODEL_TYPES)
+        raise document.refuse("model_type", f"is '{model_type}'; Forebay supports {known}")
+    return model_type
+
+
+def _optional_size(document: Document, name: str) -> int | None:
+    return document.size(name) if document.optional(name, int) is not None else None
+
+
+def _find_extra_heads(path: Path) -> tuple[str, ...]:
+    """Return the heads beside the backbone: all of them or none."""
+    found = tuple(name for name in EXTRA_HEADS if (path / name).exists())
+    if len(found) == 1:
+        (missing,) = set(EXTRA_HEADS) - set(found)
+        raise CheckpointNotFound(
+            f"{missing} is missing in {path}, which has {found[0]}; download the checkpoint completely"
+        )
+    return found
 
 
 def _read_prompts(document: Document) -> dict[str, str]:
@@ -101,19 +139,21 @@ def _read_default_prompt(document: Document, prompts: Mapping[str, str]) -> str 
     raise document.refuse("default_prompt_name", f"is '{name}', but the prompts are: {known}")
 
 
-def _read_similarity(document: Document) -> str:
-    name = document.optional("similarity_fn_name", str) or "cosine"
+def _read_similarity(document: Document, default: str) -> str:
+    name = document.optional("similarity_fn_name", str) or default
     if name not in SIMILARITIES:
         raise document.refuse("similarity_fn_name", f"is '{name}', expected one of {', '.join(SIMILARITIES)}")
     return name
 
 
-def _read_matryoshka(routes: Routes) -> tuple[int, ...] | None:
-    """Return the sizes that the first transformer's config.json declares its vectors may be cut to."""
+def _config_of(routes: Routes) -> Document:
+    """Return the config.json of the first transformer, an empty one where there is none."""
     stages = [stage for route in routes.stages.values() for stage in route if isinstance(stage, TransformerStage)]
-    if not stages:
-        return None
-    document = Document("config.json", stages[0].config)
+    return Document("config.json", stages[0].config if stages else {})
+
+
+def _read_matryoshka(document: Document) -> tuple[int, ...] | None:
+    """Return the sizes that a config.json declares its vectors may be cut to."""
     sizes = document.optional("matryoshka_dimensions", list)
     if not sizes:
         return None

@@ -10,16 +10,18 @@ from typing import Any
 
 SENTENCE = "sentence_embedding"
 TOKENS = "token_embeddings"
+SCORES = "scores"
 
 Modality = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerStage:
-    """The backbone: token ids to ``token_embeddings``. ``config`` is its config.json with the saved overrides.
+    """The backbone. ``config`` is its config.json with the saved overrides.
 
     ``max_seq_length`` is what the sentence-transformers files say, None where they are silent; ``sources`` tells
-    for each value which file said so.
+    for each value which file said so. By ``task`` token ids become ``token_embeddings`` that are hidden states
+    (feature-extraction) or logits over the vocabulary (fill-mask), or one row of ``scores`` (sequence-classification).
     """
 
     folder: Path
@@ -27,11 +29,19 @@ class TransformerStage:
     max_seq_length: int | None
     do_lower_case: bool
     sources: Mapping[str, str]
+    task: str = "feature-extraction"
 
 
 @dataclass(frozen=True, slots=True)
 class StaticEmbeddingStage:
     """The mean of one vector a token; token ids to ``sentence_embedding``."""
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SparseStaticEmbeddingStage:
+    """One weight for each token of the vocabulary that occurs in the text; token ids to ``sentence_embedding``."""
 
     folder: Path
 
@@ -51,6 +61,18 @@ class PoolingStage:
 
     modes: tuple[str, ...]
     include_prompt: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpladePoolingStage:
+    """Logits over the vocabulary to one weight a word: ``strategy`` is "max" or "sum" over all tokens.
+
+    ``activation`` is "relu" or "log1p_relu": log1p(relu(x)) once or with a second log1p.
+    """
+
+    strategy: str
+    activation: str
     source: str
 
 
@@ -95,8 +117,10 @@ class RouterStage:
 Stage = (
     TransformerStage
     | StaticEmbeddingStage
+    | SparseStaticEmbeddingStage
     | WeightedLayerPoolingStage
     | PoolingStage
+    | SpladePoolingStage
     | DenseStage
     | LayerNormStage
     | NormalizeStage
@@ -108,12 +132,12 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
     """Return the feature that a stage reads (None: the tokens) and the one it writes."""
     match stage:
         case TransformerStage():
-            return None, TOKENS
-        case StaticEmbeddingStage():
+            return None, SCORES if stage.task == "sequence-classification" else TOKENS
+        case StaticEmbeddingStage() | SparseStaticEmbeddingStage():
             return None, SENTENCE
         case WeightedLayerPoolingStage():
             return TOKENS, TOKENS
-        case PoolingStage():
+        case PoolingStage() | SpladePoolingStage():
             return TOKENS, SENTENCE
         case DenseStage():
             return stage.input_name, stage.output_name

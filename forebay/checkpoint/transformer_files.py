@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.checkpoint.documents import Document, describe, label_of, read_document, read_optional_document
+from forebay.checkpoint.stages import SCORES, TOKENS
 
 # The first name is today's; the others were written by the first releases, one a model family.
 FILE_NAMES = (
@@ -20,6 +21,13 @@ FILE_NAMES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
+
+# What each task takes from the model's output, and the feature it becomes.
+TASKS = {
+    "feature-extraction": ("last_hidden_state", TOKENS),
+    "fill-mask": ("logits", TOKENS),
+    "sequence-classification": ("logits", SCORES),
+}
 
 OLD_NAMES = {"model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args"}
 
@@ -67,17 +75,22 @@ class TransformerFiles:
     max_seq_length: int | None
     do_lower_case: bool
     sources: Mapping[str, str]
+    task: str = "feature-extraction"
 
 
-def read_transformer_files(folder: Path, root: Path) -> TransformerFiles:
-    """Read config.json and, where there is one, the sentence-transformers file of a transformer's folder."""
+def read_transformer_files(folder: Path, root: Path, task: str = "feature-extraction") -> TransformerFiles:
+    """Read config.json and, where there is one, the sentence-transformers file of a transformer's folder.
+
+    ``task`` is what the module's class does unless the file names another.
+    """
     config = dict(read_document(folder / "config.json", root).values)
     sources = {"config": label_of(folder / "config.json", root)}
     document = _find_document(folder, root)
     if document is None:
-        return TransformerFiles(config, None, False, sources)
+        return TransformerFiles(config, None, False, sources, task)
     _check_fields(document)
-    _check_modalities(document)
+    task = _read_task(document, task)
+    _check_modalities(document, task)
     overrides = _read_overrides(document, config)
     if overrides:
         sources["config"] += f", with {', '.join(overrides)} from {document.label}"
@@ -90,7 +103,8 @@ def read_transformer_files(folder: Path, root: Path) -> TransformerFiles:
     if max_seq_length is not None:
         sources["max_seq_length"] = f"{length_from.label}: {name}"
     sources["do_lower_case"] = document.label
-    return TransformerFiles(config, max_seq_length, document.optional("do_lower_case", bool) or False, sources)
+    do_lower_case = document.optional("do_lower_case", bool) or False
+    return TransformerFiles(config, max_seq_length, do_lower_case, sources, task)
 
 
 def _find_document(folder: Path, root: Path) -> Document | None:
@@ -109,13 +123,10 @@ def _kwargs_section(document: Document, name: str) -> Document:
 
 
 def _check_fields(document: Document) -> None:
-    """Refuse a field that is set and unknown, a task other than plain hidden states, and processing options."""
+    """Refuse a field that is set and unknown, and processing options."""
     for name, value in document.values.items():
         if name not in READ_FIELDS | HARMLESS_FIELDS and value not in (None, False, "", [], {}):
             raise document.refuse(name, f"is {describe(value)}, which Forebay does not understand")
-    task = document.optional("transformer_task", str) or "feature-extraction"
-    if task != "feature-extraction":
-        raise document.refuse("transformer_task", f"is '{task}'; Forebay supports 'feature-extraction'")
     processing = document.section("processing_kwargs")
     for part in ("common", "text"):
         section = processing.section(part)
@@ -124,11 +135,21 @@ def _check_fields(document: Document) -> None:
                 raise section.refuse(name, f"is {describe(value)}, which Forebay does not understand")
 
 
-def _check_modalities(document: Document) -> None:
-    """Accept text whose last hidden state becomes the token embeddings, and nothing else."""
-    output = document.optional("module_output_name", str) or "token_embeddings"
-    if output != "token_embeddings":
-        raise document.refuse("module_output_name", f"is '{output}'; Forebay supports 'token_embeddings'")
+def _read_task(document: Document, default: str) -> str:
+    """Return what the transformer is used for."""
+    task = document.optional("transformer_task", str) or default
+    if task not in TASKS:
+        known = ", ".join(f"'{known}'" for known in TASKS)
+        raise document.refuse("transformer_task", f"is '{task}'; Forebay supports {known}")
+    return task
+
+
+def _check_modalities(document: Document, task: str) -> None:
+    """Accept text whose output becomes the feature that the task stands for, and nothing else."""
+    result, feature = TASKS[task]
+    output = document.optional("module_output_name", str) or feature
+    if output != feature:
+        raise document.refuse("module_output_name", f"is '{output}'; Forebay supports '{feature}' for '{task}'")
     if document.optional("modality_config", dict) is None:
         return
     modalities = document.section("modality_config")
@@ -136,7 +157,7 @@ def _check_modalities(document: Document) -> None:
         found = ", ".join(f"'{name}'" for name in modalities.values) or "nothing"
         raise document.refuse("modality_config", f"has {found}; Forebay supports 'text' alone")
     text = modalities.section("text")
-    for name, expected in (("method", "forward"), ("method_output_name", "last_hidden_state")):
+    for name, expected in (("method", "forward"), ("method_output_name", result)):
         if text.values.get(name) != expected:
             raise text.refuse(name, f"is {describe(text.values.get(name))}; Forebay supports '{expected}'")
 

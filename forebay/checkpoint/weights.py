@@ -5,6 +5,7 @@ mapping goes, so one mapping for the whole of a file would double what loading t
 weights only, which runs no code. Knows no model: every tensor in the files comes out, under its present-day name.
 """
 
+import math
 import pickle
 import re
 import zipfile
@@ -14,9 +15,10 @@ from pathlib import Path, PurePosixPath
 
 import torch
 from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from forebay.checkpoint.documents import read_document
+from forebay.checkpoint.documents import describe, path_below, read_document, read_optional_document
 from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint, WeightsMismatch
 
 REMAP_BYTES = 64 << 20
@@ -63,6 +65,52 @@ def iter_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
 def load_tensors(folder: Path) -> dict[str, Tensor]:
     """Return copies of all tensors of a folder: for the small modules after a backbone."""
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in iter_weights(folder)}
+
+
+def load_file(path: Path) -> dict[str, Tensor]:
+    """Return copies of all tensors of one file, which is safetensors or PyTorch's own format."""
+    if not path.exists():
+        raise CheckpointNotFound(f"{path.name} is missing in {path.parent}; download the checkpoint completely")
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in _read_file(path)}
+
+
+def load_sparse_static(folder: Path) -> Tensor:
+    """Return the weight of each token [V] of a SparseStaticEmbedding; where it ends early, the rest weighs nothing.
+
+    The weights are a tensor of the folder, or a JSON file of weights by token that its config.json names.
+    """
+    document = read_optional_document(folder / "config.json", folder.parent)
+    path = document.optional("path", str) if document is not None else None
+    if document is not None and path is not None and path.endswith(".json"):
+        return _load_token_weights(folder, path_below(folder, path, document, "a file"))
+    tensors = load_tensors(folder)
+    if list(tensors) != ["weight"] or tensors["weight"].ndim != 1:
+        found = ", ".join(f"'{name}' {list(tensor.shape)}" for name, tensor in tensors.items()) or "none"
+        raise WeightsMismatch(f"{folder.name}: the tensors are {found}; expected one, 'weight' with one dimension")
+    return tensors["weight"]
+
+
+def _load_token_weights(folder: Path, path: Path) -> Tensor:
+    """Read weights by token; a token that is not in the vocabulary is an error, since its weight would be lost."""
+    vocabulary = _read_vocabulary(folder / "tokenizer.json")
+    document = read_document(path, folder.parent)
+    weights = torch.zeros(max(vocabulary.values(), default=-1) + 1)
+    for token, value in document.values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise document.refuse(token, f"is {describe(value)}, expected a number")
+        if token not in vocabulary:
+            raise document.refuse(token, "is not in the vocabulary of tokenizer.json beside it")
+        weights[vocabulary[token]] = value
+    return weights
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    if not path.exists():
+        raise CheckpointNotFound(f"{path.name} is missing in {path.parent}; download the checkpoint completely")
+    try:
+        return Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
+    except Exception as error:  # the library raises plain Exception
+        raise UnsupportedCheckpoint(f"{path.name} in {path.parent} can't be read: {error}") from None
 
 
 def _find_files(folder: Path) -> tuple[list[Path], Mapping[str, str]]:

@@ -5,6 +5,7 @@ It strings the parts together and knows neither file formats nor options.
 
 import contextlib
 import hashlib
+import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forebay.cli.inputs import Id, Record
+from forebay.cli.inputs import Id, InputError, Record
 from forebay.cli.journal import Journal, Paths, publish
-from forebay.cli.outputs import Chunk, Writer
+from forebay.cli.outputs import Chunk, Writer, without_place
 from forebay.cli.progress import Meter
-from forebay.core.errors import InvalidRequest
+from forebay.core.errors import InputTooLong, InvalidRequest
 from forebay.core.params import PoolingParams, TextParams
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Recorder:
         self._writer.write(chunk)
         if chunk.failed and self.first_failure is None:
             index = min(chunk.failed)
-            self.first_failure = f"row {self.rows + index}: {chunk.failed[index].message}"
+            self.first_failure = f"row {self.rows + index}: {without_place(chunk.failed[index].message)}"
         self.rows += len(chunk.vectors)
         self.failed += len(chunk.failed)
         self._digest = digest
@@ -137,6 +138,11 @@ def embed_all(
             recorder.add(to_chunk(reply, recorder.dimension, ids), intake.digest)
             meter.advance(len(reply.rows), int(reply.num_tokens.sum()), int(reply.truncated.sum()))
         recorder.complete()
+    except InputTooLong as error:
+        recorder.stop()
+        place = re.search(r"\d+", error.field or "")  # within the chunk that was to come next
+        row = recorder.rows + int(place.group()) if place else recorder.rows
+        raise InputError(f"row {row} {without_place(error.message)} (--no-truncate)") from None
     except BaseException:
         recorder.stop()
         raise

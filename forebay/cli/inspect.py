@@ -50,7 +50,9 @@ def show(facts: "ModelInfo", console: Console) -> None:
         "parameters": f"{facts.num_parameters:,}",
         "runs in": f"{facts.dtype} on {facts.device}",
         "tasks": ", ".join(abilities.tasks),
-        "vector": f"{abilities.default_dimension} dimensions" + (f" (sizes: {sizes})" if sizes else ""),
+        "vector": (f"{abilities.default_dimension} dimensions" if abilities.dimension else "none")
+        + (f" (sizes: {sizes})" if sizes else ""),
+        "labels": ", ".join(abilities.labels) or "none",
         "reads": f"{abilities.max_len} tokens",
         "similarity": facts.similarity,
         "prompts": ", ".join(facts.prompts) or "none",

@@ -6,6 +6,7 @@ go on; ``finish`` makes the file complete. Writers know no texts, no model and n
 
 import io
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,11 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Close what is open, complete or not."""
+
+
+def without_place(message: str) -> str:
+    """Take an item's number off a message: it counts within a chunk, which nobody outside has seen."""
+    return re.sub(r"^(item \d+:|input\[\d+\]) ", "", message)
 
 
 def open_at(path: Path, offset: int | None) -> BinaryIO:
@@ -131,7 +137,7 @@ class JsonlWriter:
         for index, vector in enumerate(chunk.vectors):
             line: dict[str, Any] = {"id": chunk.ids[index]} if self.layout.has_ids else {}
             if error := chunk.failed.get(index):
-                line["error"] = {"code": error.code, "message": error.message}
+                line["error"] = {"code": error.code, "message": without_place(error.message)}
             else:
                 line["embedding"] = vector
             self._stream.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))

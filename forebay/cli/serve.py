@@ -6,7 +6,7 @@ import orjson
 import typer
 
 from forebay.cli.options import Device, DTypeOption, ModelArgument, Revision
-from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig, ServerOptions
+from forebay.core.config import Convert, EngineLimits, ModelOptions, PoolerConfig, Runner, ServerOptions
 from forebay.core.errors import InvalidRequest
 
 LIMITS, SERVER = EngineLimits(), ServerOptions()
@@ -25,6 +25,8 @@ def serve(
     device: Device = "auto",
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None,
     revision: Revision = None,
+    runner: Annotated[Runner, typer.Option(help="How the checkpoint is run; auto finds out.")] = "auto",
+    convert: Annotated[Convert, typer.Option(help="What a model made for another task is turned into.")] = "auto",
     cache_dir: Annotated[str | None, typer.Option(help="Folder of downloaded models.")] = None,
     pooler_config: Annotated[
         str | None, typer.Option(metavar="JSON", help='Override pooling, as {"pooling_type": "CLS"}.')
@@ -66,6 +68,8 @@ def serve(
             max_model_len=max_model_len,
             pooler=parse_pooler(pooler_config),
             cache_dir=cache_dir,
+            runner=runner,
+            convert=convert,
         ),
         EngineLimits(
             max_step_tokens=max_step_tokens,

@@ -5,8 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forebay.core.errors import InvalidRequest
+from forebay.core.tasks import parse_task
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+Runner = Literal["auto", "pooling"]
+Convert = Literal["auto", "none", "embed", "classify"]
+
+SEQUENCE_POOLING = ("CLS", "LAST", "MEAN", "MEAN_SQRT_LEN", "WEIGHTED", "MAX")
+TOKEN_POOLING = ("ALL", "STEP")
 
 REMOVED_POOLER_FIELDS: dict[str, str] = {
     "normalize": "use 'use_activation'",
@@ -19,27 +26,81 @@ REMOVED_POOLER_FIELDS: dict[str, str] = {
 class PoolerConfig:
     """A user's overrides of single decisions about pooling; None leaves the checkpoint's own.
 
-    ``pooling_type`` is a method's name (CLS, LAST, MEAN, MAX, MEAN_SQRT_LEN, WEIGHTED), several joined by "+"
-    for their concatenation. ``use_activation`` False keeps raw vectors. ``dimensions`` is the default slice.
+    ``task`` is the default task. ``seq_pooling_type`` names a method (CLS, LAST, MEAN, MEAN_SQRT_LEN, WEIGHTED, MAX),
+    several joined by "+" for their concatenation; ``tok_pooling_type`` is ALL or STEP; ``pooling_type`` sets
+    whichever of the two it names. ``use_activation`` False gives raw vectors and logits. ``dimensions`` is the
+    default slice. Scores are (logit - ``logit_mean``) / ``logit_sigma`` before their activation. STEP keeps the
+    rows of tokens with id ``step_tag_id``; ``returned_token_ids`` keeps only these columns of the scores.
     """
 
+    task: str | None = None
     pooling_type: str | None = None
+    seq_pooling_type: str | None = None
+    tok_pooling_type: str | None = None
     use_activation: bool | None = None
     dimensions: int | None = None
+    logit_mean: float | None = None
+    logit_sigma: float | None = None
+    step_tag_id: int | None = None
+    returned_token_ids: tuple[int, ...] | None = None
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "PoolerConfig":
         """Build from a mapping (a JSON object of the command line); unknown and removed names are refused."""
         for name in values:
             if name in REMOVED_POOLER_FIELDS:
-                raise InvalidRequest(
-                    f"'{name}' was removed from the pooler config: {REMOVED_POOLER_FIELDS[name]}",
-                    field="pooler_config",
-                )
+                raise _refuse(f"'{name}' was removed from the pooler config: {REMOVED_POOLER_FIELDS[name]}")
             if name not in cls.__dataclass_fields__:
                 known = ", ".join(cls.__dataclass_fields__)
-                raise InvalidRequest(f"unknown pooler config field '{name}'; known: {known}", field="pooler_config")
-        return cls(**values)
+                raise _refuse(f"unknown pooler config field '{name}'; known: {known}")
+        ids = values.get("returned_token_ids")
+        try:
+            config = cls(**{**values, "returned_token_ids": None if ids is None else tuple(ids)})
+        except TypeError:
+            raise _refuse("pooler config: returned_token_ids must be a list of token ids") from None
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise InvalidRequest where fields have wrong values or contradict each other."""
+        if self.task is not None:
+            parse_task(self.task)
+        if self.logit_sigma == 0:
+            raise _refuse("pooler config: logit_sigma is 0, and scores are divided by it; give another number")
+        if self.pooling_type is not None and (self.seq_pooling_type or self.tok_pooling_type):
+            raise _refuse(
+                "pooler config: pooling_type stands for seq_pooling_type or tok_pooling_type; give one of them"
+            )
+        for method in self.sequence_methods or ():
+            if method not in SEQUENCE_POOLING:
+                known = ", ".join((*SEQUENCE_POOLING, *TOKEN_POOLING))
+                raise _refuse(f"pooler config: unknown pooling type '{method}'; known: {known}")
+        if self.token_method not in (None, *TOKEN_POOLING):
+            raise _refuse(
+                f"pooler config: tok_pooling_type is '{self.token_method}'; known: {', '.join(TOKEN_POOLING)}"
+            )
+        if (self.token_method == "STEP") != (self.step_tag_id is not None):
+            raise _refuse("pooler config: the token method STEP and step_tag_id go together; give both or neither")
+
+    @property
+    def sequence_methods(self) -> tuple[str, ...] | None:
+        """The names of the wanted sequence methods, None where the user leaves the choice."""
+        name = self.seq_pooling_type
+        if name is None and self.pooling_type is not None and self.pooling_type.upper() not in TOKEN_POOLING:
+            name = self.pooling_type
+        return None if name is None else tuple(part.strip().upper() for part in name.split("+"))
+
+    @property
+    def token_method(self) -> str | None:
+        """The name of the wanted token method, None where the user leaves the choice."""
+        name = self.tok_pooling_type
+        if name is None and self.pooling_type is not None and self.pooling_type.upper() in TOKEN_POOLING:
+            name = self.pooling_type
+        return None if name is None else name.upper()
+
+
+def _refuse(message: str) -> InvalidRequest:
+    return InvalidRequest(message, field="pooler_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +109,7 @@ class ModelOptions:
 
     ``model`` is a local folder, a model id of the hub, or ``default`` for the embedded model. ``dtype`` "auto"
     computes in float32 on CPU and in the checkpoint's dtype (never float16 unasked) on an accelerator.
+    ``runner`` and ``convert`` force how a checkpoint becomes a pooling model, where "auto" finds out.
     """
 
     model: str = "default"
@@ -57,6 +119,8 @@ class ModelOptions:
     max_model_len: int | None = None
     pooler: PoolerConfig = field(default_factory=PoolerConfig)
     cache_dir: str | None = None
+    runner: Runner = "auto"
+    convert: Convert = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from forebay.core.errors import InvalidRequest
-from forebay.core.tasks import Task
+from forebay.core.tasks import ALLOWED_PARAMS, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What a loaded model can do; the border checks requests against it.
 
-    ``dimension`` is the vectors' full size, ``default_dimension`` what a request gets that does not ask for
-    ``dimensions``. ``max_len`` counts tokens, special ones included. ``matryoshka`` lists the sizes that
-    ``dimensions`` may take where the checkpoint names them; where it does not, any up to ``dimension`` may be asked.
+    ``tasks`` are the outputs that may be asked for, ``default_task`` the one that is meant where none is named.
+    ``dimension`` is the vectors' full size (0 without ``embed``), ``default_dimension`` what a request gets that
+    does not ask for ``dimensions``. ``max_len`` counts tokens, special ones included. ``matryoshka`` lists the
+    sizes that ``dimensions`` may take where the checkpoint names them; where it does not, any up to ``dimension``
+    may be asked. ``labels`` are the names of a classifier's scores, in order.
     """
 
     tasks: tuple[Task, ...]
+    default_task: Task
     dimension: int
     default_dimension: int
     max_len: int
@@ -25,6 +28,7 @@ class Abilities:
     matryoshka: tuple[int, ...] | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     routes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +67,65 @@ class TextParams:
 
 @dataclass(frozen=True, slots=True)
 class PoolingParams:
-    """What is to be made of the hidden states.
+    """What is to be made of the hidden states: one output or several, all from the same forward.
 
     ``dimensions`` slices the vector and then normalises it again where the vector is normalised at all;
-    ``use_activation`` overrides that normalisation: True for unit length, False for the raw vector, None for
-    what the checkpoint says.
+    ``truncate_dim`` slices last and normalises no more (sentence-transformers' meaning). ``use_activation``
+    overrides what the checkpoint says: normalisation of embeddings, the activation of scores; False gives raw
+    numbers. ``chunk_size`` averages token vectors over windows of so many tokens (late chunking).
+    ``max_active_dims`` keeps the largest entries of a sparse vector.
     """
 
-    task: Task = Task.EMBED
+    outputs: tuple[Task, ...] = (Task.EMBED,)
     dimensions: int | None = None
+    truncate_dim: int | None = None
     use_activation: bool | None = None
+    chunk_size: int | None = None
+    max_active_dims: int | None = None
 
     def check(self, abilities: Abilities) -> None:
-        """Raise InvalidRequest where a field does not fit the task or the model."""
-        if self.task not in abilities.tasks:
-            known = ", ".join(f"'{task}'" for task in abilities.tasks)
-            raise InvalidRequest(f"this model does not support the task '{self.task}'; it has {known}", field="task")
-        size, full = self.dimensions, abilities.dimension
+        """Raise InvalidRequest where a field does not fit the outputs or the model."""
+        if not self.outputs:
+            raise InvalidRequest("no output is asked for; name at least one task", field="outputs")
+        for task in self.outputs:
+            if task not in abilities.tasks:
+                known = ", ".join(f"'{task}'" for task in abilities.tasks)
+                raise InvalidRequest(f"this model does not support the task '{task}'; it has {known}", field="task")
+        self._check_fields()
+        for name in ("dimensions", "truncate_dim"):
+            self._check_size(name, abilities)
+        for name in ("chunk_size", "max_active_dims"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequest(f"{name} is {value}; expected at least 1", field=name)
+
+    def _check_fields(self) -> None:
+        allowed = frozenset[str]().union(*(ALLOWED_PARAMS[task] for task in self.outputs))
+        for name in _OPTIONAL_PARAMS:
+            if getattr(self, name) is not None and name not in allowed:
+                tasks = " and ".join(f"'{task}'" for task in self.outputs)
+                raise InvalidRequest(
+                    f"'{name}' means nothing to {tasks}; understood there: {', '.join(sorted(allowed)) or 'none'}",
+                    field=name,
+                )
+        if self.dimensions is not None and self.truncate_dim is not None:
+            raise InvalidRequest(
+                "'dimensions' and 'truncate_dim' exclude each other: the first normalises after the slice, "
+                "the second does not",
+                field="truncate_dim",
+            )
+
+    def _check_size(self, name: str, abilities: Abilities) -> None:
+        size, full = getattr(self, name), abilities.dimension
         if size is None or size == full:
             return
         if not 1 <= size <= full:
             raise InvalidRequest(
-                f"dimensions is {size}, but this model's vectors have {full}; ask for 1 to {full}", field="dimensions"
+                f"{name} is {size}, but this model's vectors have {full} numbers; ask for 1 to {full}", field=name
             )
         if abilities.matryoshka is not None and size not in abilities.matryoshka:
             known = ", ".join(str(known_size) for known_size in abilities.matryoshka)
-            raise InvalidRequest(
-                f"dimensions is {size}, but this model was trained for {known} and {full}", field="dimensions"
-            )
+            raise InvalidRequest(f"{name} is {size}, but this model was trained for {known} and {full}", field=name)
+
+
+_OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", "chunk_size", "max_active_dims")

@@ -15,6 +15,7 @@ class Task(StrEnum):
     CLASSIFY = "classify"
     TOKEN_EMBED = "token_embed"
     TOKEN_CLASSIFY = "token_classify"
+    SPARSE = "sparse"
     EMBED_AND_TOKEN_CLASSIFY = "embed&token_classify"
     PLUGIN = "plugin"
 
@@ -26,6 +27,30 @@ class ScoreType(StrEnum):
     CROSS_ENCODER = "cross-encoder"
     LATE_INTERACTION = "late-interaction"
 
+
+SCORE_TYPE_OF_TASK: dict[Task, ScoreType] = {
+    Task.EMBED: ScoreType.BI_ENCODER,
+    Task.CLASSIFY: ScoreType.CROSS_ENCODER,
+    Task.TOKEN_EMBED: ScoreType.LATE_INTERACTION,
+}
+
+# Which optional parameters a task understands; the others are refused, not ignored.
+ALLOWED_PARAMS: dict[Task, frozenset[str]] = {
+    Task.EMBED: frozenset({"dimensions", "truncate_dim", "use_activation"}),
+    Task.CLASSIFY: frozenset({"use_activation"}),
+    Task.TOKEN_EMBED: frozenset({"dimensions", "use_activation", "chunk_size"}),
+    Task.TOKEN_CLASSIFY: frozenset({"use_activation"}),
+    Task.SPARSE: frozenset({"max_active_dims"}),
+    Task.PLUGIN: frozenset(),
+}
+
+# Tasks that stand for several outputs of one forward.
+COMPOSED_TASKS: dict[Task, tuple[Task, ...]] = {
+    Task.EMBED_AND_TOKEN_CLASSIFY: (Task.EMBED, Task.TOKEN_CLASSIFY),
+}
+
+# The order in which a model's default task is looked for.
+DEFAULT_ORDER = (Task.EMBED, Task.CLASSIFY, Task.SPARSE, Task.TOKEN_EMBED, Task.TOKEN_CLASSIFY, Task.PLUGIN)
 
 REMOVED_TASKS: dict[str, str] = {
     "score": "use 'classify' on a cross-encoder; scores of pairs come from the score and rerank operations",

@@ -133,14 +133,14 @@ class Engine:
             self._fail(seq, f"computing the item failed ({type(error).__name__}: {error})")
 
     def _take(self, ran: Ran) -> None:
-        for seq, row, is_finite in ran.results:
+        for seq, rows, is_finite in ran.results:
             if not is_finite:
                 self._fail(
                     seq,
-                    "the model gave a vector with NaN or infinite numbers for this item; "
+                    "the model gave NaN or infinite numbers for this item; "
                     "load the model with dtype float32, or check its weights",
                 )
-            elif seq.job.deliver(seq.index, row):
+            elif seq.job.deliver(seq.index, rows):
                 self._answer(seq.job)
 
     def _fail(self, seq: Sequence, message: str) -> None:
@@ -153,7 +153,7 @@ class Engine:
             return
         self._observe(
             RequestDone(
-                num_items=len(reply.rows),
+                num_items=len(job.sequences),
                 num_tokens=int(reply.num_tokens.sum()),
                 num_truncated=int(reply.truncated.sum()),
                 num_failed=len(reply.errors),

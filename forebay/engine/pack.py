@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,20 +14,32 @@ from forebay.layers.batch import FlatBatch, Run
 from forebay.pooling.cursor import Cursor
 
 
+class Member(NamedTuple):
+    """A sequence and the place of its row among its group's rows."""
+
+    sequence: Sequence
+    place: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The sequences that ask for the same outputs: ``rows`` are places in the batch, ascending and distinct."""
+
+    rows: list[int]
+    members: list[Member]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A step ready to run. ``groups[params]`` lists the sequences that ask for the same result, with their rows.
-
-    Several sequences may share a row: equal token ids are computed once.
-    """
+    """A step ready to run. Several members may share a row: equal token ids are computed once."""
 
     batch: FlatBatch
     cursor: Cursor
-    groups: dict[PoolingParams, tuple[list[int], list[Sequence]]]
+    groups: dict[PoolingParams, Group]
 
 
 def pack(sequences: Seq[Sequence], device: torch.device) -> Packed:
-    """Lay the distinct sequences end to end, ordered by length.
+    """Lay the distinct sequences end to end, ordered by length, and group them by what they ask for.
 
     Three sequences ``[5 6 7] [8] [5 6 7]`` become the ids ``8 5 6 7`` with borders ``0 1 4``; the first and the
     third share the batch's second place.
@@ -35,12 +48,18 @@ def pack(sequences: Seq[Sequence], device: torch.device) -> Packed:
     for seq in sequences:
         distinct.setdefault(seq.key, seq)
     ordered = sorted(distinct.items(), key=lambda item: len(item[1].ids))
-    place = {key: row for row, (key, _) in enumerate(ordered)}
-    groups: dict[PoolingParams, tuple[list[int], list[Sequence]]] = {}
+    row_of = {key: row for row, (key, _) in enumerate(ordered)}
+    asked: dict[PoolingParams, list[Sequence]] = {}
     for seq in sequences:
-        rows, members = groups.setdefault(seq.params, ([], []))
-        rows.append(place[seq.key])
-        members.append(seq)
+        asked.setdefault(seq.params, []).append(seq)
+    groups = {}
+    for params, members in asked.items():
+        rows = [row_of[seq.key] for seq in members]
+        distinct_rows = sorted(set(rows))
+        place_of = {row: place for place, row in enumerate(distinct_rows)}
+        groups[params] = Group(
+            distinct_rows, [Member(seq, place_of[row]) for seq, row in zip(members, rows, strict=True)]
+        )
     batch, cursor = _lay_out([seq for _, seq in ordered], device)
     return Packed(batch, cursor, groups)
 
@@ -64,4 +83,4 @@ def _lay_out(ordered: list[Sequence], device: torch.device) -> tuple[FlatBatch, 
         type_ids=None,
         runs=tuple(runs),
     )
-    return batch, Cursor(starts, lens, prompt_lens, tuple(runs))
+    return batch, Cursor(starts, lens, prompt_lens, np.zeros_like(lens), ids, tuple(runs))

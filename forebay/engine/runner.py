@@ -5,20 +5,20 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from forebay.core.request import Row
 from forebay.engine.pack import Packed, pack
 from forebay.engine.sequence import Sequence
 from forebay.pooling.pooler import Pipeline
+from forebay.pooling.results import is_finite
 
 
 class Result(NamedTuple):
-    """A sequence's vector, float32 [d], on the host; ``is_finite`` is False where it holds NaN or infinity."""
+    """A sequence's outputs on the host, in the order asked for; ``is_finite`` is False where one holds NaN or inf."""
 
     sequence: Sequence
-    row: NDArray[np.float32]
+    rows: tuple[Row, ...]
     is_finite: bool
 
 
@@ -47,11 +47,11 @@ class Runner:
         return Ran(results, packed_at - start, time.perf_counter() - packed_at)
 
     def _results(self, packed: Packed, pipeline: Pipeline) -> Iterator[Result]:
-        vectors = pipeline(packed.batch, packed.cursor)
-        rows = {params: rows for params, (rows, _) in packed.groups.items()}
-        for params, finished in pipeline.pooler.finish(vectors, rows).items():
-            host: NDArray[np.float32] = finished.cpu().numpy()
-            finite = np.atleast_1d(np.isfinite(host).all(axis=1))
-            members = packed.groups[params][1]
-            for sequence, row, is_finite in zip(members, host, finite.tolist(), strict=True):
-                yield Result(sequence, row, is_finite)
+        hidden = pipeline.forward(packed.batch)
+        for params, group in packed.groups.items():
+            cursor = packed.cursor.select(group.rows)
+            outputs = [pipeline.pool(task, hidden, cursor, params).to_host() for task in params.outputs]
+            rows = list(zip(*outputs, strict=True))
+            finite = [all(is_finite(row) for row in row_set) for row_set in rows]
+            for seq, place in group.members:
+                yield Result(seq, rows[place], finite[place])

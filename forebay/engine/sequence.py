@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from forebay.core.errors import ForebayError
 from forebay.core.params import PoolingParams
-from forebay.core.request import Lane, Reply, Timings
+from forebay.core.request import Lane, Reply, Row, Timings
+from forebay.core.tasks import Task
 
 
 class Job:
@@ -27,7 +28,8 @@ class Job:
         self.submitted_at = time.monotonic()
         self.started_at: float | None = None
         self.sequences: list[Sequence] = []
-        self._rows: list[NDArray[np.float32] | None] = []
+        self._tasks: tuple[Task, ...] = ()
+        self._rows: list[tuple[Row, ...] | None] = []
         self._errors: dict[int, ForebayError] = {}
         self._num_left = 0
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
@@ -44,6 +46,7 @@ class Job:
             Sequence(row, traits.params, traits.route, prompt_len, self, index)
             for index, (row, prompt_len) in enumerate(zip(ids, prompt_lens.tolist(), strict=True))
         ]
+        self._tasks = traits.params.outputs
         self._rows = [None] * len(ids)
         self._num_left = len(ids)
         self._truncated = truncated
@@ -53,9 +56,9 @@ class Job:
         """True once the caller has the answer, an error, or has gone away."""
         return self.future.done()
 
-    def deliver(self, index: int, row: NDArray[np.float32]) -> bool:
-        """Take one item's result; True when it was the last."""
-        self._rows[index] = row
+    def deliver(self, index: int, rows: tuple[Row, ...]) -> bool:
+        """Take one item's result, a row for each output asked for; True when it was the last."""
+        self._rows[index] = rows
         return self._count_down()
 
     def fail(self, index: int, error: ForebayError) -> bool:
@@ -79,7 +82,10 @@ class Job:
         now = time.monotonic()
         started = self.started_at if self.started_at is not None else now
         return Reply(
-            rows=self._rows,
+            outputs={
+                task: [None if rows is None else rows[place] for rows in self._rows]
+                for place, task in enumerate(self._tasks)
+            },
             num_tokens=np.fromiter((len(seq.ids) for seq in self.sequences), np.int32, len(self.sequences)),
             truncated=self._truncated,
             errors=self._errors,

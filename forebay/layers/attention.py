@@ -23,6 +23,8 @@ def attention(qkv: Tensor, num_heads: int, batch: FlatBatch, bias: Tensor | None
     num_tokens, width = qkv.shape[0], qkv.shape[1] // 3
     out = qkv.new_empty(num_tokens, num_heads, width // num_heads)
     for run in batch.runs:
+        if run.length == 0:  # empty sequences have no rows
+            continue
         shape = (run.num_seqs, run.length, 3, num_heads, width // num_heads)
         q, k, v = qkv[run.rows].view(shape).permute(2, 0, 3, 1, 4)  # each [n, heads, L, d]
         mask = None if bias is None else bias[None, :, : run.length, : run.length]

@@ -11,36 +11,54 @@ from torch import Tensor, nn
 
 from forebay.core.errors import WeightsMismatch
 from forebay.layers.linear import Linear
-from forebay.models.base import Encoder, Target
+from forebay.models.base import Encoder, Naming, Target
 
 _SHOWN = 5
+_HEAD = "head."
+# A language model's decoder that is not stored is the word table itself.
+_TIED = Target("head.decoder.weight", 0)
 
 
-def fill(model: Encoder, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, device: torch.device) -> int:
+def fill(
+    model: Encoder,
+    naming: Naming,
+    tensors: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> int:
     """Load all weights of a model built on the meta device; return how many parameters it has.
 
-    Raises WeightsMismatch that names tensors left over, missing or of a wrong shape.
+    ``naming`` is the model's, with its head's names where it has one; heads are kept in float32. Raises
+    WeightsMismatch that names tensors left over, missing or of a wrong shape.
     """
     wanted = _wanted(model)
+    known = frozenset(wanted)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     left_over = []
     for name, tensor in tensors:
         try:
-            target = model.naming.resolve(name)
+            target = naming.resolve(name)
         except KeyError:
             left_over.append(name)
             continue
-        if target is None:
-            continue
-        if target not in wanted:
+        if target is None or (target in known and target not in wanted):
+            continue  # not needed, or stored twice under two names
+        if target not in known:
             left_over.append(name)
             continue
-        wanted.discard(target)
-        _place(model, target, name, tensor.to(device=device, dtype=dtype))
-        _pack_if_whole(model, target, wanted)
+        own_dtype = torch.float32 if target.parameter.startswith(_HEAD) else dtype
+        _put(model, target, name, tensor.to(device=device, dtype=own_dtype), wanted)
+    if _TIED in wanted:
+        _put(model, _TIED, "the tied word table", model.word_table.float(), wanted)
     _complain(left_over, "the weight files hold tensors that this architecture does not know")
     _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
     return num_parameters
+
+
+def _put(model: Encoder, target: Target, name: str, tensor: Tensor, wanted: set[Target]) -> None:
+    wanted.discard(target)
+    _place(model, target, name, tensor)
+    _pack_if_whole(model, target, wanted)
 
 
 def _wanted(model: Encoder) -> set[Target]:

@@ -4,7 +4,7 @@ Pure: reads no weights and builds no modules. Nothing behind it asks the checkpo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forebay.checkpoint.pipeline import (
     DenseStage,
@@ -16,12 +16,13 @@ from forebay.checkpoint.pipeline import (
     TransformerStage,
     WeightedLayerPoolingStage,
 )
-from forebay.checkpoint.spec import ModelSpec, dtype_of
-from forebay.checkpoint.stages import TOKENS, features_of, name_of
+from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of
+from forebay.checkpoint.stages import TOKENS, SparseStaticEmbeddingStage, SpladePoolingStage, features_of, name_of
 from forebay.core.config import ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision
-from forebay.pooling.methods import METHODS
+from forebay.loading.resolve import Kind, check_runner, resolve_kind, trained_for
+from forebay.models.base import HeadKind
 
 _METHOD_OF_MODE = {
     "cls": "CLS",
@@ -33,18 +34,28 @@ _METHOD_OF_MODE = {
 }
 _USER = "user"
 
+Backbone = TransformerStage | StaticEmbeddingStage | SparseStaticEmbeddingStage
+VectorStage = DenseStage | LayerNormStage | NormalizeStage
+
 
 @dataclass(frozen=True, slots=True)
 class RoutePlan:
-    """One straight pipeline: backbone, what happens to tokens, how they are pooled, what happens to the vector."""
+    """One straight pipeline: backbone and its head, what happens to tokens, how they are pooled, what follows.
 
-    backbone: TransformerStage | StaticEmbeddingStage
-    layer_mix: WeightedLayerPoolingStage | None
-    token_stages: tuple[DenseStage | NormalizeStage, ...]
-    methods: tuple[str, ...]
-    include_prompt: bool
-    vector_stages: tuple[DenseStage | LayerNormStage | NormalizeStage, ...]
-    is_normalized: bool
+    ``methods`` is empty where the route makes no embedding; ``splade`` is set where it makes sparse vectors of
+    the language model's head.
+    """
+
+    backbone: Backbone
+    kind: Kind
+    head: HeadKind | None = None
+    layer_mix: WeightedLayerPoolingStage | None = None
+    token_stages: tuple[DenseStage | NormalizeStage, ...] = ()
+    methods: tuple[str, ...] = ()
+    include_prompt: bool = True
+    vector_stages: tuple[VectorStage, ...] = ()
+    is_normalized: bool = False
+    splade: SpladePoolingStage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +81,15 @@ class Log:
 
 def make_plan(spec: ModelSpec, options: ModelOptions, *, has_cuda: bool) -> Plan:
     """Decide routes, device and dtype. Raises UnsupportedCheckpoint or InvalidRequest naming what does not fit."""
+    check_runner(options)
+    options.pooler.check()
     log = Log()
+    log.say("runner", "pooling", _USER if options.runner != "auto" else "Forebay has no other")
     device = _choose_device(options, has_cuda, log)
-    routes = {name: _plan_route(name, stages, options, log) for name, stages in spec.routes.stages.items()}
+    routes = {
+        name: _plan_route(f" of route '{name}'" if name else "", stages, spec, options, log)
+        for name, stages in spec.routes.stages.items()
+    }
     dtype = _choose_dtype(routes, options, device, log)
     if len(routes) > 1:
         log.say("routes", ", ".join(routes), "modules.json: Router")
@@ -100,9 +117,8 @@ def _choose_device(options: ModelOptions, has_cuda: bool, log: Log) -> str:
 
 
 def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device: str, log: Log) -> str:
-    stored = {
-        dtype_of(route.backbone.config) for route in routes.values() if isinstance(route.backbone, TransformerStage)
-    } - {None}
+    backbones = [route.backbone for route in routes.values()]
+    stored = {dtype_of(stage.config) for stage in backbones if isinstance(stage, TransformerStage)} - {None}
     if options.dtype != "auto":
         if options.dtype == "float16" and device == "cpu":
             raise InvalidRequest("float16 is not computed on CPU; use bfloat16 or float32", field="dtype")
@@ -111,37 +127,62 @@ def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device
     if device != "cpu" and stored == {"bfloat16"}:
         log.say("dtype", "bfloat16", "config.json")
         return "bfloat16"
-    shown = ", ".join(sorted(str(name) for name in stored)) or "unknown"
-    log.say("dtype", "float32", f"default (stored as {shown}); --dtype overrides")
+    shown = f"stored as {', '.join(sorted(map(str, stored)))}; " if stored else ""
+    log.say("dtype", "float32", f"default ({shown}--dtype overrides)")
     return "float32"
 
 
-def _plan_route(name: str, stages: tuple[Stage, ...], options: ModelOptions, log: Log) -> RoutePlan:
-    backbone, rest = stages[0], list(stages[1:])
-    assert isinstance(backbone, TransformerStage | StaticEmbeddingStage), "the reader puts the backbone first"
-    label = f" of route '{name}'" if name else ""
-    layer_mix = rest.pop(0) if rest and isinstance(rest[0], WeightedLayerPoolingStage) else None
+def _plan_route(label: str, stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptions, log: Log) -> RoutePlan:
+    kind, source = resolve_kind(stages, spec, options)
+    log.say(f"kind{label}", kind, source)
+    backbone, rest = stages[0], stages[1:]
+    assert isinstance(backbone, Backbone), "the reader puts the backbone first"
+    log.say(f"stages{label}", " → ".join(map(name_of, stages)), spec.sources["pipeline"])
+    if kind == "masked_lm":
+        return _plan_sparse(backbone, rest, label)
+    if kind != "embed":
+        return RoutePlan(backbone, kind, head=kind)
+    if isinstance(backbone, SparseStaticEmbeddingStage):
+        return RoutePlan(backbone, "masked_lm")
+    route = _plan_embed(label, backbone, list(rest), options, log)
+    if not (spec.is_default_pipeline and isinstance(backbone, TransformerStage)):
+        return route
+    has_language_model = trained_for(architectures_of(backbone.config)) == "masked_lm"
+    return replace(route, head="masked_lm") if has_language_model else route
+
+
+def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> RoutePlan:
+    if len(rest) != 1 or not isinstance(rest[0], SpladePoolingStage):
+        raise UnsupportedCheckpoint(
+            f"modules.json{label}: a language model's head must be followed by SpladePooling alone, found "
+            f"{', '.join(map(name_of, rest)) or 'nothing'}"
+        )
+    return RoutePlan(backbone, "masked_lm", head="masked_lm", splade=rest[0])
+
+
+def _plan_embed(label: str, backbone: Backbone, rest: list[Stage], options: ModelOptions, log: Log) -> RoutePlan:
+    first = rest.pop(0) if rest and isinstance(rest[0], WeightedLayerPoolingStage) else None
     token_stages: list[DenseStage | NormalizeStage] = []
     while rest and isinstance(rest[0], DenseStage | NormalizeStage) and features_of(rest[0]) == (TOKENS, TOKENS):
-        token_stages.append(rest.pop(0))  # type: ignore[arg-type]
+        stage = rest.pop(0)
+        assert isinstance(stage, DenseStage | NormalizeStage)
+        token_stages.append(stage)
     pooling = rest.pop(0) if rest and isinstance(rest[0], PoolingStage) else None
     vector_stages = [_vector_stage(stage, label) for stage in rest]
-    methods = _choose_methods(backbone, pooling, options, label, log)
     is_normalized = bool(vector_stages) and isinstance(vector_stages[-1], NormalizeStage)
-    chain = [name_of(stage) for stage in (*token_stages, *vector_stages)]
-    log.say(f"stages{label}", " → ".join([name_of(backbone), *chain]) or "none", "modules.json")
     return RoutePlan(
-        backbone=backbone,
-        layer_mix=layer_mix if isinstance(layer_mix, WeightedLayerPoolingStage) else None,
+        backbone,
+        "embed",
+        layer_mix=first if isinstance(first, WeightedLayerPoolingStage) else None,
         token_stages=tuple(token_stages),
-        methods=methods,
+        methods=_choose_methods(backbone, pooling, options, label, log),
         include_prompt=pooling.include_prompt if isinstance(pooling, PoolingStage) else True,
         vector_stages=tuple(vector_stages[:-1] if is_normalized else vector_stages),
         is_normalized=is_normalized,
     )
 
 
-def _vector_stage(stage: Stage, label: str) -> DenseStage | LayerNormStage | NormalizeStage:
+def _vector_stage(stage: Stage, label: str) -> VectorStage:
     if isinstance(stage, DenseStage | LayerNormStage | NormalizeStage) and TOKENS not in features_of(stage):
         return stage
     raise UnsupportedCheckpoint(
@@ -151,27 +192,17 @@ def _vector_stage(stage: Stage, label: str) -> DenseStage | LayerNormStage | Nor
 
 
 def _choose_methods(
-    backbone: TransformerStage | StaticEmbeddingStage,
-    pooling: Stage | None,
-    options: ModelOptions,
-    label: str,
-    log: Log,
+    backbone: Backbone, pooling: Stage | None, options: ModelOptions, label: str, log: Log
 ) -> tuple[str, ...]:
-    wish = options.pooler.pooling_type
+    wish = options.pooler.sequence_methods
     if isinstance(backbone, StaticEmbeddingStage):
         if wish is not None:
             raise InvalidRequest("a static embedding is always averaged; leave out pooling_type", field="pooler_config")
         log.say(f"pooling{label}", "MEAN", "what a static embedding is")
         return ("MEAN",)
     if wish is not None:
-        methods = tuple(part.strip().upper() for part in wish.split("+"))
-        unknown = [method for method in methods if method not in METHODS]
-        if unknown:
-            raise InvalidRequest(
-                f"unknown pooling_type '{unknown[0]}'; known: {', '.join(METHODS)}", field="pooler_config"
-            )
-        log.say(f"pooling{label}", " + ".join(methods), _USER)
-        return methods
+        log.say(f"pooling{label}", " + ".join(wish), _USER)
+        return wish
     if not isinstance(pooling, PoolingStage):
         raise UnsupportedCheckpoint(
             f"modules.json{label} has no Pooling module, so nothing says how tokens become one vector; "

@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -60,6 +60,20 @@ class Naming:
         raise KeyError(name)
 
 
+HeadKind = Literal["sequence", "token", "masked_lm"]
+
+
+@dataclass(frozen=True)
+class HeadNames:
+    """The modules of one head in a checkpoint, as own name by checkpoint name, and its activation's name.
+
+    ``activation`` "" means the one that the config calls ``hidden_act``.
+    """
+
+    modules: Mapping[str, str]
+    activation: str = ""
+
+
 class Encoder(nn.Module, ABC):
     """Bidirectional encoder: reads whole sequences, gives one state a token.
 
@@ -68,10 +82,27 @@ class Encoder(nn.Module, ABC):
     """
 
     naming: ClassVar[Naming]
+    heads: ClassVar[Mapping[HeadKind, HeadNames]] = {}
     hidden_size: int
     num_layers: int
     vocab_size: int
     max_len: int | None
+    head: nn.Module | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_module("head", None)
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the word table, which some architectures keep narrower than their layers."""
+        return self.hidden_size
+
+    @property
+    def word_table(self) -> Tensor:
+        """The word embeddings [V, embedding_size], to which a language model's decoder may be tied."""
+        table: Tensor = self.get_submodule("words").weight  # type: ignore[assignment]
+        return table
 
     @abstractmethod
     def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:

@@ -1,12 +1,23 @@
 """BERT (Devlin et al. 2018, arXiv:1810.04805): word + position + type embeddings, post-norm layers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
-from forebay.models.base import Encoder, LayerHook, LayerSizes, Naming, PostNormLayer, read, refuse, run_layers
+from forebay.models.base import (
+    Encoder,
+    HeadKind,
+    HeadNames,
+    LayerHook,
+    LayerSizes,
+    Naming,
+    PostNormLayer,
+    read,
+    refuse,
+    run_layers,
+)
 
 LAYER_NAMES: dict[str, str | tuple[str, int]] = {
     "attention.self.query": ("qkv", 0),
@@ -31,6 +42,18 @@ class Bert(Encoder):
     """Post-norm encoder with learned absolute positions."""
 
     naming = Naming(("bert.",), "encoder.layer.", LAYER_NAMES, EMBEDDING_NAMES, UNUSED_HEADS)
+    heads: ClassVar[Mapping[HeadKind, HeadNames]] = {
+        "sequence": HeadNames({"pooler.dense": "dense", "classifier": "out"}, "tanh"),
+        "token": HeadNames({"classifier": "out"}),
+        "masked_lm": HeadNames(
+            {
+                "cls.predictions.transform.dense": "dense",
+                "cls.predictions.transform.LayerNorm": "norm",
+                "cls.predictions.decoder": "decoder",
+                "cls.predictions": "decoder",  # its bias, stored once more beside the decoder
+            }
+        ),
+    }
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()

@@ -1,12 +1,22 @@
 """DistilBERT (Sanh et al. 2019, arXiv:1910.01108): BERT without token types, under names of its own."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
-from forebay.models.base import Encoder, LayerHook, LayerSizes, Naming, PostNormLayer, read, run_layers
+from forebay.models.base import (
+    Encoder,
+    HeadKind,
+    HeadNames,
+    LayerHook,
+    LayerSizes,
+    Naming,
+    PostNormLayer,
+    read,
+    run_layers,
+)
 
 _NORM_EPS = 1e-12  # fixed in the architecture, absent from its config
 
@@ -34,6 +44,12 @@ class DistilBert(Encoder):
         },
         (r"embeddings\.position_ids", r"vocab_.*", r"pre_classifier\..*", r"classifier\..*", r"qa_outputs\..*"),
     )
+
+    heads: ClassVar[Mapping[HeadKind, HeadNames]] = {
+        "sequence": HeadNames({"pre_classifier": "dense", "classifier": "out"}, "relu"),
+        "token": HeadNames({"classifier": "out"}),
+        "masked_lm": HeadNames({"vocab_transform": "dense", "vocab_layer_norm": "norm", "vocab_projector": "decoder"}),
+    }
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
 from forebay.models.base import Encoder, LayerHook, LayerSizes, Naming, PostNormLayer, read, run_layers
-from forebay.models.roberta import offset_positions
+from forebay.models.roberta import ROBERTA_HEADS, offset_positions
 
 _MAX_DISTANCE = 128
 
@@ -54,6 +54,8 @@ class MPNet(Encoder):
         },
         (r"pooler\..*", r"embeddings\.position_ids", r"lm_head\..*", r"classifier\..*"),
     )
+
+    heads = ROBERTA_HEADS
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()

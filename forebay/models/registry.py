@@ -8,9 +8,11 @@ from forebay.core.errors import UnsupportedCheckpoint
 from forebay.models.base import Encoder
 
 ENCODERS: dict[str, tuple[str, str]] = {
+    "albert": ("forebay.models.albert", "Albert"),
     "bert": ("forebay.models.bert", "Bert"),
     "camembert": ("forebay.models.roberta", "Roberta"),
     "distilbert": ("forebay.models.distilbert", "DistilBert"),
+    "electra": ("forebay.models.electra", "Electra"),
     "mpnet": ("forebay.models.mpnet", "MPNet"),
     "roberta": ("forebay.models.roberta", "Roberta"),
     "xlm-roberta": ("forebay.models.roberta", "Roberta"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forebay.layers.batch import FlatBatch
-from forebay.models.base import Naming, read
+from forebay.models.base import HeadKind, HeadNames, Naming, read
 from forebay.models.bert import EMBEDDING_NAMES, LAYER_NAMES, UNUSED_HEADS, Bert
 
 
@@ -29,10 +29,26 @@ def offset_positions(batch: FlatBatch, padding_id: int) -> Tensor:
     return (counts - before.repeat_interleave(lens)) * real + padding_id
 
 
+ROBERTA_HEADS: dict[HeadKind, HeadNames] = {
+    "sequence": HeadNames({"classifier.dense": "dense", "classifier.out_proj": "out"}, "tanh"),
+    "token": HeadNames({"classifier": "out"}),
+    "masked_lm": HeadNames(
+        {
+            "lm_head.dense": "dense",
+            "lm_head.layer_norm": "norm",
+            "lm_head.decoder": "decoder",
+            "lm_head": "decoder",  # its bias, stored once more beside the decoder
+        },
+        "gelu",
+    ),
+}
+
+
 class Roberta(Bert):
     """Post-norm encoder with offset positions."""
 
     naming = Naming(("roberta.",), "encoder.layer.", LAYER_NAMES, EMBEDDING_NAMES, UNUSED_HEADS)
+    heads = ROBERTA_HEADS
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)

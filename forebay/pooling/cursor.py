@@ -16,27 +16,54 @@ class Cursor:
     """The n sequences of a step, in the order of their rows.
 
     ``starts`` and ``lens`` (int64 [n], host) give each sequence's rows; ``prompt_lens`` (int64 [n], host) how
-    many of its first tokens are the prompt's; ``runs`` the neighbours of equal length.
+    many of its first tokens are the prompt's; ``offsets`` (int64 [n], host) how many of a sequence's tokens
+    came in earlier chunks (0 for whole sequences); ``ids`` (int64 [T], host) are the token ids of the whole batch;
+    ``runs`` are the neighbours of equal length. The rows of a selection are not the whole batch: what is counted
+    over "own rows" counts the sequences' rows alone, one sequence after the other.
     """
 
     starts: NDArray[np.int64]
     lens: NDArray[np.int64]
     prompt_lens: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int64]
     runs: Sequence[Run]
+
+    def select(self, rows: Sequence[int]) -> "Cursor":
+        """Return the cursor of some of the sequences (``rows`` ascending); their rows stay where they are."""
+        if len(rows) == len(self):
+            return self
+        picked = np.asarray(rows)
+        starts, lens = self.starts[picked], self.lens[picked]
+        runs: list[Run] = []
+        for start, length in zip(starts.tolist(), lens.tolist(), strict=True):
+            former = runs[-1] if runs else None
+            if former is not None and former.length == length and former.rows.stop == start:
+                runs[-1] = Run(former.start, former.num_seqs + 1, length)
+            else:
+                runs.append(Run(start, 1, length))
+        return Cursor(starts, lens, self.prompt_lens[picked], self.offsets[picked], self.ids, tuple(runs))
 
     def __len__(self) -> int:
         return len(self.lens)
 
-    def rows_at(self, hidden: Tensor, offsets: NDArray[np.int64]) -> Tensor:
-        """Return the row at ``offsets`` [n] within each sequence, float32 [n, H]; an empty sequence gives zeros."""
-        filled = self.lens > 0
-        if not filled.all():
-            out = hidden.new_zeros(len(self), hidden.shape[1], dtype=torch.float32)
-            picked = torch.from_numpy((self.starts + offsets)[filled]).to(hidden.device)
-            out[torch.from_numpy(filled).to(hidden.device)] = hidden[picked].float()
-            return out
-        return hidden[torch.from_numpy(self.starts + offsets).to(hidden.device)].float()
-
     def token_positions(self) -> NDArray[np.int64]:
-        """Each row's position within its sequence, from 0, [T]."""
-        return np.arange(int(self.lens.sum())) - np.repeat(self.starts, self.lens)
+        """Each own row's position within its whole sequence, from 0, [sum of lens]."""
+        return self._ranks() + np.repeat(self.offsets, self.lens)
+
+    def _ranks(self) -> NDArray[np.int64]:
+        """Each own row's rank within this step's part of its sequence."""
+        firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lens)[:-1]])
+        ranks: NDArray[np.int64] = np.arange(int(self.lens.sum())) - np.repeat(firsts, self.lens)
+        return ranks
+
+    def own_rows(self) -> NDArray[np.int64]:
+        """Where the own rows stand in the batch, [sum of lens]."""
+        return self._ranks() + np.repeat(self.starts, self.lens)
+
+    def take_rows(self, hidden: Tensor) -> Tensor:
+        """Return the own rows [sum of lens, H]; a view where they are all of the batch."""
+        num_own = int(self.lens.sum())
+        if num_own == len(hidden):
+            return hidden
+        return hidden[torch.from_numpy(self.own_rows()).to(hidden.device)]

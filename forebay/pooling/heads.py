@@ -1,4 +1,4 @@
-"""What is made of the pooled rows: the checkpoint's stages, then each item's slice and normalisation.
+"""What is made of pooled rows: the checkpoint's stages, a slice, normalisation; or scores of a classifier.
 
 Heads compute in float32 whatever the model's dtype, so that nothing is lost behind the last layer.
 """
@@ -6,11 +6,11 @@ Heads compute in float32 whatever the model's dtype, so that nothing is lost beh
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from forebay.core.params import PoolingParams
+from forebay.pooling.activations import Calibration, Choice
 
 Stage = Callable[[Tensor], Tensor]
 
@@ -22,8 +22,8 @@ class Dense:
     weight: Tensor
     bias: Tensor | None
     activation: Callable[[Tensor], Tensor]
-    use_residual: bool
-    residual: Tensor | None
+    use_residual: bool = False
+    residual: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, in] → [n, out]."""
@@ -55,7 +55,7 @@ def normalize(x: Tensor) -> Tensor:
 class EmbedHead:
     """The stages of the checkpoint and what an item may ask of their result.
 
-    ``is_normalized`` tells that the last stage is a Normalize, which ``finish`` then does after the slice.
+    ``is_normalized`` tells that the last stage is a Normalize, which is then done after the slice.
     ``truncate_dim`` is the checkpoint's own slice, taken after all stages and not normalised again
     (sentence-transformers' meaning); ``dimensions`` of an item slices first and normalises then.
     """
@@ -63,25 +63,37 @@ class EmbedHead:
     stages: Sequence[Stage]
     is_normalized: bool
     truncate_dim: int | None = None
-    default_dimensions: int | None = None
+    dimensions: int | None = None
 
-    def transform(self, pooled: Tensor) -> Tensor:
-        """Apply the stages (a final Normalize left out): [n, H] → [n, D]."""
+    def __call__(self, pooled: Tensor, params: PoolingParams) -> Tensor:
+        """Rows [n, H] → vectors [n, d]."""
+        vectors = pooled.float()
         for stage in self.stages:
-            pooled = stage(pooled)
-        return pooled
-
-    def finish(self, vectors: Tensor, params: PoolingParams) -> Tensor:
-        """Slice and normalise [n, D] as one set of parameters asks: [n, dimensions]."""
+            vectors = stage(vectors)
         wants_unit = self.is_normalized if params.use_activation is None else params.use_activation
-        size = params.dimensions or self.default_dimensions
-        if size is None and self.truncate_dim is not None:
-            return (normalize(vectors) if wants_unit else vectors)[:, : self.truncate_dim]
-        vectors = vectors[:, :size]
-        return normalize(vectors) if wants_unit else vectors
+        asks = params.dimensions is not None or params.truncate_dim is not None
+        dimensions = params.dimensions if asks else self.dimensions
+        truncate_dim = params.truncate_dim if asks or dimensions is not None else self.truncate_dim
+        vectors = vectors[:, :dimensions]
+        if wants_unit:
+            vectors = normalize(vectors)
+        return vectors[:, :truncate_dim]
 
 
-def module_activation(dotted: str) -> Callable[[Tensor], Tensor]:
-    """Return the function of a ``torch.nn.modules.*`` class by its dotted name (already checked by the reader)."""
-    module: Callable[[Tensor], Tensor] = getattr(torch.nn, dotted.rpartition(".")[2])()
-    return module
+@dataclass(frozen=True, eq=False)
+class ClassifyHead:
+    """Logits of a trained head, calibrated, then activated unless raw numbers are asked for.
+
+    ``use_activation`` is the default where an item says nothing.
+    """
+
+    logits: Callable[[Tensor], Tensor]
+    activation: Choice
+    calibration: Calibration
+    use_activation: bool = True
+
+    def __call__(self, rows: Tensor, params: PoolingParams) -> Tensor:
+        """Rows [n, H] → scores float32 [n, labels]."""
+        logits = self.calibration(self.logits(rows.float()))
+        wants = self.use_activation if params.use_activation is None else params.use_activation
+        return self.activation.function(logits) if wants else logits

@@ -1,12 +1,15 @@
 """Pooling methods: which rows are taken from the hidden states, and with which weights.
 
-A method maps hidden states [T, H] of n sequences to float32 [n, H]. Where prompts are left out
-(``include_prompt`` false in the checkpoint), cursor.prompt_lens tells how many tokens each sequence's prompt has;
-attention has seen them, pooling then does not. Definitions: Reimers & Gurevych 2019 (arXiv:1908.10084) and
-Muennighoff 2022 (arXiv:2202.08904) for the weighted mean.
+A sequence method maps hidden states [T, H] of n sequences to float32 [n, H] in three parts, so that a sequence may
+come in chunks: ``partial`` takes what one chunk holds, ``merge`` joins what was carried with the next chunk,
+``finish`` makes the result. Where prompts are left out (``include_prompt`` false in the checkpoint),
+cursor.prompt_lens tells how many tokens each sequence's prompt has; attention has seen them, pooling then does not.
+Definitions: Reimers & Gurevych 2019 (arXiv:1908.10084); Muennighoff 2022 (arXiv:2202.08904) for the weighted mean.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,82 +18,197 @@ from torch import Tensor
 
 from forebay.pooling.cursor import Cursor
 
-Method = Callable[[Tensor, Cursor], Tensor]
-
 # A slab of rows is brought to float32 at a time, so that no whole copy of the batch ever stands in memory.
 _SLAB_ROWS = 4096
 
+# The weight of a row that stands in until the wanted one comes, which has 1.
+_FALLBACK = 0.5
 
-def _weighted_sum(hidden: Tensor, cursor: Cursor, weights: NDArray[np.float64]) -> Tensor:
-    """Sum of weights [T] times rows over each sequence, accumulated in float32: [n, H]."""
+
+class Partial(NamedTuple):
+    """What is carried between chunks: ``values`` float32 [n, H] and the weight [n] of the rows that are in them."""
+
+    values: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One pooling method; calling it pools whole sequences."""
+
+    partial: Callable[[Tensor, Cursor], Partial]
+    merge: Callable[[Partial, Partial], Partial]
+    finish: Callable[[Partial], Tensor]
+
+    def __call__(self, hidden: Tensor, cursor: Cursor) -> Tensor:
+        """Hidden states [T, H] → float32 [n, H]."""
+        return self.finish(self.partial(hidden, cursor))
+
+
+def _weighted_sum(hidden: Tensor, cursor: Cursor, weights: NDArray[np.int64]) -> Partial:
+    """Sum of weights [own rows] times rows over each sequence, accumulated in float32."""
     out = hidden.new_zeros(len(cursor), hidden.shape[1], dtype=torch.float32)
     row_weights = torch.from_numpy(weights.astype(np.float32)).to(hidden.device)
-    first = 0
+    first = own = 0
     for run in cursor.runs:
         if run.length:
             slab = max(1, _SLAB_ROWS // run.length)
             rows = hidden[run.rows].view(run.num_seqs, run.length, -1)
-            run_weights = row_weights[run.rows].view(run.num_seqs, 1, run.length)
+            size = run.num_seqs * run.length
+            run_weights = row_weights[own : own + size].view(run.num_seqs, 1, run.length)
+            own += size
             for at in range(0, run.num_seqs, slab):
                 sums = torch.bmm(run_weights[at : at + slab], rows[at : at + slab].float())
                 out[first + at : first + at + len(sums)] = sums[:, 0]
         first += run.num_seqs
-    return out
+    index = np.repeat(np.arange(len(cursor)), cursor.lens)
+    totals = np.bincount(index, weights, minlength=len(cursor))
+    return Partial(out, torch.from_numpy(totals.astype(np.float32)).to(hidden.device))
 
 
 def _counted(cursor: Cursor) -> NDArray[np.bool_]:
-    """Tell which rows are pooled [T]: all but the prompts' tokens."""
+    """Tell which own rows are pooled: all but the prompts' tokens."""
     return cursor.token_positions() >= np.repeat(cursor.prompt_lens, cursor.lens)
 
 
-def _normalise(weights: NDArray[np.float64], cursor: Cursor, power: float = 1.0) -> NDArray[np.float64]:
-    """Divide each sequence's weights [T] by their sum to ``power``; a sequence without weight stays at zero."""
-    index = np.repeat(np.arange(len(cursor)), cursor.lens)
-    totals = np.bincount(index, weights, minlength=len(cursor))
-    divided: NDArray[np.float64] = weights / np.maximum(totals, 1e-9)[index] ** power
-    return divided
+def _sum(hidden: Tensor, cursor: Cursor) -> Partial:
+    return _weighted_sum(hidden, cursor, _counted(cursor).astype(np.int64))
 
 
-def cls(hidden: Tensor, cursor: Cursor) -> Tensor:
-    """The first token's row; the first after the prompt where prompts are left out."""
-    return cursor.rows_at(hidden, np.where(cursor.prompt_lens < cursor.lens, cursor.prompt_lens, 0))
+def _position_weighted_sum(hidden: Tensor, cursor: Cursor) -> Partial:
+    """Weights 1, 2, 3 … by position; a left-out prompt keeps its positions: the first token after it is not 1."""
+    return _weighted_sum(hidden, cursor, (cursor.token_positions() + 1) * _counted(cursor))
 
 
-def last(hidden: Tensor, cursor: Cursor) -> Tensor:
-    """The last token's row."""
-    return cursor.rows_at(hidden, cursor.lens - 1)
+def _first(hidden: Tensor, cursor: Cursor) -> Partial:
+    """The first token's row, or the first after the prompt where there is one; in a later chunk, nothing."""
+    wanted = cursor.prompt_lens - cursor.offsets
+    is_here = (wanted >= 0) & (wanted < cursor.lens)
+    is_fallback = (cursor.offsets == 0) & ~is_here & (cursor.lens > 0)  # a text of nothing but its prompt
+    return _rows_where(hidden, cursor, np.where(is_here, wanted, 0), np.where(is_fallback, _FALLBACK, is_here))
 
 
-def mean(hidden: Tensor, cursor: Cursor) -> Tensor:
-    """The mean of all rows."""
-    return _weighted_sum(hidden, cursor, _normalise(_counted(cursor).astype(np.float64), cursor))
+def _last(hidden: Tensor, cursor: Cursor) -> Partial:
+    return _rows_where(hidden, cursor, np.maximum(cursor.lens - 1, 0), (cursor.lens > 0).astype(np.float64))
 
 
-def mean_sqrt_len(hidden: Tensor, cursor: Cursor) -> Tensor:
-    """The sum of all rows divided by the square root of their number."""
-    return _weighted_sum(hidden, cursor, _normalise(_counted(cursor).astype(np.float64), cursor, power=0.5))
+def last_by_id(padding_id: int) -> Method:
+    """The rightmost token whose id is not ``padding_id``: the rule of transformers' causal sequence classifiers.
+
+    A text that itself ends in that id is pooled earlier than by LAST; one of nothing but that id, at its first token.
+    """
+
+    def partial(hidden: Tensor, cursor: Cursor) -> Partial:
+        places, weights = np.zeros(len(cursor), np.int64), np.zeros(len(cursor))
+        for index, (start, length) in enumerate(zip(cursor.starts, cursor.lens, strict=True)):
+            real = np.flatnonzero(cursor.ids[start : start + length] != padding_id)
+            if len(real):
+                places[index], weights[index] = real[-1], 1
+            elif length and cursor.offsets[index] == 0:
+                weights[index] = _FALLBACK
+        return _rows_where(hidden, cursor, places, weights)
+
+    return Method(partial, _keep_newer, _values)
 
 
-def weighted(hidden: Tensor, cursor: Cursor) -> Tensor:
-    """The mean with weights 1, 2, 3 … by position; a left-out prompt keeps its positions: the next is not 1."""
-    weights = (cursor.token_positions() + 1) * _counted(cursor)
-    return _weighted_sum(hidden, cursor, _normalise(weights.astype(np.float64), cursor))
-
-
-def maximum(hidden: Tensor, cursor: Cursor) -> Tensor:
-    """The maximum of all rows, column by column; a sequence with no row to pool gives zeros."""
+def _rows_where(hidden: Tensor, cursor: Cursor, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Partial:
+    """The row at ``places`` [n] within each sequence where ``weights`` [n] is not 0, zeros elsewhere."""
     out = hidden.new_zeros(len(cursor), hidden.shape[1], dtype=torch.float32)
-    for index, (start, length, skipped) in enumerate(zip(cursor.starts, cursor.lens, cursor.prompt_lens, strict=True)):
-        if skipped < length:
-            out[index] = hidden[start + skipped : start + length].amax(0)
-    return out
+    is_here = weights > 0
+    rows = torch.from_numpy((cursor.starts + places)[is_here]).to(hidden.device)
+    out[torch.from_numpy(is_here).to(hidden.device)] = hidden[rows].float()
+    return Partial(out, torch.from_numpy(weights.astype(np.float32)).to(hidden.device))
+
+
+def _maximum(hidden: Tensor, cursor: Cursor) -> Partial:
+    """The maximum of all rows, column by column."""
+    out = hidden.new_zeros(len(cursor), hidden.shape[1], dtype=torch.float32)
+    skipped = np.clip(cursor.prompt_lens - cursor.offsets, 0, cursor.lens)
+    first = 0
+    for run in cursor.runs:
+        rows = hidden[run.rows].view(run.num_seqs, run.length, -1)
+        own = slice(first, first + run.num_seqs)
+        if run.length and not skipped[own].any():
+            out[own] = rows.amax(1).float()
+        elif run.length:
+            for index, skip in enumerate(skipped[own].tolist()):
+                if skip < run.length:
+                    out[first + index] = rows[index, skip:].amax(0).float()
+        first += run.num_seqs
+    counts = torch.from_numpy((cursor.lens - skipped).astype(np.float32)).to(hidden.device)
+    return Partial(out, counts)
+
+
+def _add(carried: Partial, new: Partial) -> Partial:
+    return Partial(carried.values + new.values, carried.weights + new.weights)
+
+
+def _choose(takes_new: Tensor, carried: Partial, new: Partial) -> Partial:
+    return Partial(
+        torch.where(takes_new[:, None], new.values, carried.values),
+        torch.where(takes_new, new.weights, carried.weights),
+    )
+
+
+def _keep_older(carried: Partial, new: Partial) -> Partial:
+    return _choose(new.weights > carried.weights, carried, new)
+
+
+def _keep_newer(carried: Partial, new: Partial) -> Partial:
+    return _choose((new.weights > 0) & (new.weights >= carried.weights), carried, new)
+
+
+def _keep_larger(carried: Partial, new: Partial) -> Partial:
+    larger = Partial(torch.maximum(carried.values, new.values), carried.weights + new.weights)
+    return _choose(carried.weights == 0, _choose(new.weights == 0, larger, carried), new)
+
+
+def _values(partial: Partial) -> Tensor:
+    return partial.values
+
+
+def _divide(partial: Partial) -> Tensor:
+    """A sequence without weight stays at zero."""
+    return partial.values / partial.weights.clamp(min=1e-9)[:, None]
+
+
+def _divide_by_root(partial: Partial) -> Tensor:
+    return partial.values / partial.weights.clamp(min=1e-9).sqrt()[:, None]
 
 
 METHODS: dict[str, Method] = {
-    "CLS": cls,
-    "LAST": last,
-    "MEAN": mean,
-    "MEAN_SQRT_LEN": mean_sqrt_len,
-    "WEIGHTED": weighted,
-    "MAX": maximum,
+    "CLS": Method(_first, _keep_older, _values),
+    "LAST": Method(_last, _keep_newer, _values),
+    "MEAN": Method(_sum, _add, _divide),
+    "MEAN_SQRT_LEN": Method(_sum, _add, _divide_by_root),
+    "WEIGHTED": Method(_position_weighted_sum, _add, _divide),
+    "MAX": Method(_maximum, _keep_larger, _values),
 }
+
+
+class TokenRows(NamedTuple):
+    """Rows of hidden states, sequence after sequence: ``rows`` [sum(lens), H], ``lens`` int64 [n].
+
+    What is carried between chunks are the rows themselves: the next chunk's are put behind them.
+    """
+
+    rows: Tensor
+    lens: NDArray[np.int64]
+
+
+def all_rows(hidden: Tensor, cursor: Cursor) -> TokenRows:
+    """Every token's row."""
+    return TokenRows(cursor.take_rows(hidden), cursor.lens)
+
+
+def step_rows(tag_id: int) -> Callable[[Tensor, Cursor], TokenRows]:
+    """Only the rows of tokens with id ``tag_id``: the ends of steps in process reward models."""
+
+    def take(hidden: Tensor, cursor: Cursor) -> TokenRows:
+        own = cursor.own_rows()
+        is_tag = cursor.ids[own] == tag_id
+        index = np.repeat(np.arange(len(cursor)), cursor.lens)
+        rows = hidden[torch.from_numpy(own[is_tag]).to(hidden.device)]
+        return TokenRows(rows, np.bincount(index[is_tag], minlength=len(cursor)))
+
+    return take

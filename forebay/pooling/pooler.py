@@ -1,17 +1,121 @@
-"""Pooler: methods and head joined; from hidden states and parameters to one result a sequence."""
+"""Poolers: method and head joined, one for each task; a Pipeline holds them beside the model they read.
+
+A step may mix tasks and a request may ask several outputs: each pooler is given the cursor of the sequences that
+ask for it, and sees no other's rows.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forebay.core.params import PoolingParams
+from forebay.core.tasks import Task
 from forebay.layers.batch import FlatBatch
 from forebay.pooling.cursor import Cursor
-from forebay.pooling.heads import EmbedHead, Stage
-from forebay.pooling.methods import METHODS
+from forebay.pooling.heads import ClassifyHead, EmbedHead, Stage
+from forebay.pooling.methods import Method, TokenRows
+from forebay.pooling.results import Matrices, Result, Vectors
+
+
+class Pooler(Protocol):
+    """Makes one task's output of hidden states [T, H] for the n sequences of a cursor."""
+
+    def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Result:
+        """Return the outputs, in the cursor's order."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class EmbedPooler:
+    """Stages on tokens, then methods (several are concatenated), then the head: one vector a sequence."""
+
+    methods: Sequence[Method]
+    head: EmbedHead
+    token_stages: Sequence[Stage] = ()
+
+    def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Vectors:
+        """Hidden states [T, H] → vectors [n, d]."""
+        hidden = _through(self.token_stages, hidden)
+        pooled = [method(hidden, cursor) for method in self.methods]
+        return Vectors(self.head(torch.cat(pooled, dim=1), params))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifyPooler:
+    """One row a sequence, then a classifier: scores of all labels."""
+
+    method: Method
+    head: ClassifyHead
+
+    def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Vectors:
+        """Hidden states [T, H] → scores [n, labels]."""
+        return Vectors(self.head(self.method(hidden, cursor), params))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEmbedPooler:
+    """One vector a token, or one a window of ``chunk_size`` tokens (late chunking, arXiv:2409.04701).
+
+    Windows are means of the tokens' states before the head, so that one window over all is the mean-pooled vector.
+    ``skips_first`` leaves out the first token (BGE-M3).
+    """
+
+    method: Callable[[Tensor, Cursor], TokenRows]
+    head: EmbedHead
+    token_stages: Sequence[Stage] = ()
+    skips_first: bool = False
+
+    def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Matrices:
+        """Hidden states [T, H] → vectors [sum(lens), d]."""
+        rows, lens = self.method(_through(self.token_stages, hidden), cursor)
+        if self.skips_first:
+            rows, lens = _skip_first(rows, lens)
+        if params.chunk_size is not None:
+            rows, lens = _window_means(rows, lens, params.chunk_size)
+        return Matrices(self.head(rows, params), lens)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenClassifyPooler:
+    """A classifier on every row that the method takes: scores of all labels; ``columns`` picks some of them."""
+
+    method: Callable[[Tensor, Cursor], TokenRows]
+    head: ClassifyHead
+    columns: tuple[int, ...] | None = None
+
+    def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Matrices:
+        """Hidden states [T, H] → scores [sum(lens), labels]."""
+        rows, lens = self.method(hidden, cursor)
+        scores = self.head(rows, params)
+        return Matrices(scores if self.columns is None else scores[:, list(self.columns)], lens)
+
+
+def _through(stages: Sequence[Stage], hidden: Tensor) -> Tensor:
+    for stage in stages:
+        hidden = stage(hidden.float())
+    return hidden
+
+
+def _skip_first(rows: Tensor, lens: NDArray[np.int64]) -> TokenRows:
+    kept = np.ones(len(rows), np.bool_)
+    kept[(np.cumsum(lens) - lens)[lens > 0]] = False
+    return TokenRows(rows[torch.from_numpy(kept).to(rows.device)], np.maximum(lens - 1, 0))
+
+
+def _window_means(rows: Tensor, lens: NDArray[np.int64], size: int) -> TokenRows:
+    """Mean of every ``size`` rows of each sequence, in float32; the last window may be short."""
+    counts = -(-lens // size)
+    window_lens = np.concatenate(
+        [np.zeros(0, np.int64), *(np.diff(np.r_[np.arange(0, length, size), length]) for length in lens)]
+    ).astype(np.int64)
+    index = torch.from_numpy(np.repeat(np.arange(len(window_lens)), window_lens)).to(rows.device)
+    sums = rows.new_zeros(len(window_lens), rows.shape[1], dtype=torch.float32).index_add_(0, index, rows.float())
+    return TokenRows(sums / torch.from_numpy(window_lens).to(rows.device)[:, None], counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,31 +145,6 @@ class LayerMixer:
         self.mixed = part if self.mixed is None else self.mixed + part
 
 
-@dataclass(frozen=True, eq=False)
-class Pooler:
-    """Token stages, then methods (several are concatenated), then the head."""
-
-    methods: tuple[str, ...]
-    head: EmbedHead
-    token_stages: Sequence[Stage] = ()
-    layer_mix: LayerMix | None = None
-
-    def pool(self, hidden: Tensor, cursor: Cursor) -> Tensor:
-        """Hidden states [T, H] of n sequences → vectors float32 [n, D] before slice and normalisation."""
-        for stage in self.token_stages:
-            hidden = stage(hidden.float())
-        pooled = [METHODS[name](hidden, cursor) for name in self.methods]
-        return self.head.transform(pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1))
-
-    def finish(self, vectors: Tensor, groups: Mapping[PoolingParams, Sequence[int]]) -> dict[PoolingParams, Tensor]:
-        """Make each group's results: rows of ``vectors`` [n, D], by the parameters they share → [rows, d]."""
-        results = {}
-        for params, rows in groups.items():
-            index = torch.as_tensor(rows, device=vectors.device)
-            results[params] = self.head.finish(vectors[index], params)
-        return results
-
-
 class Model(Protocol):
     """What a pipeline needs of a model: hidden states [T, hidden_size] of a flat batch."""
 
@@ -78,21 +157,23 @@ class Model(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A model and its pooler: everything between tokens and vectors."""
+    """A model and its poolers by task: everything between tokens and outputs."""
 
     model: Model
-    pooler: Pooler
+    poolers: Mapping[Task, Pooler]
+    layer_mix: LayerMix | None = None
 
-    def __call__(self, batch: FlatBatch, cursor: Cursor) -> Tensor:
-        """A flat batch of n sequences → vectors float32 [n, D] before slice and normalisation."""
+    def forward(self, batch: FlatBatch) -> Tensor:
+        """Return the hidden states [T, H] that all poolers read."""
         if batch.input_ids.numel() == 0:  # every sequence is empty, and kernels dislike empty operands
-            hidden = torch.zeros(0, self.model.hidden_size, device=batch.input_ids.device)
-        elif self.pooler.layer_mix is None:
-            hidden = self.model(batch)
-        else:
-            mixer = LayerMixer(self.pooler.layer_mix)
-            self.model(batch, mixer)
-            if mixer.mixed is None:
-                raise AssertionError("no layer reached the mixer: layer_start must be checked at load")
-            hidden = mixer.mixed
-        return self.pooler.pool(hidden, cursor)
+            return torch.zeros(0, self.model.hidden_size, device=batch.input_ids.device)
+        if self.layer_mix is None:
+            return self.model(batch)
+        mixer = LayerMixer(self.layer_mix)
+        self.model(batch, mixer)
+        assert mixer.mixed is not None, "layer_start is checked at load"
+        return mixer.mixed
+
+    def pool(self, task: Task, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Result:
+        """Make one output of the hidden states [T, H] for the sequences of a cursor."""
+        return self.poolers[task](hidden, cursor, params)

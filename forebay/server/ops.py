@@ -160,7 +160,7 @@ class Pulse:
 
     async def _forward(self) -> ForebayError | None:
         _, engine = self._service.find()
-        probe = Request(items=("health",), pooling=PoolingParams(task=engine.info.abilities.tasks[0]))
+        probe = Request(items=("health",), pooling=PoolingParams(outputs=(engine.info.abilities.default_task,)))
         try:
             reply = await asyncio.wait_for(engine.run(probe), HEALTH_TIMEOUT)
             reply.raise_errors()

@@ -17,12 +17,16 @@ _NO_LIMIT = 10**9  # transformers writes 1e30 where a tokenizer has no limit of 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """A tokenizer and what its configuration says of cutting: ``max_len`` is None where it says nothing."""
+    """A tokenizer and what its configuration says: ``max_len`` is None where it says nothing.
+
+    ``marker_ids`` are the ids of its cls, eos, pad and unk tokens: no words of the text.
+    """
 
     tokenizer: Tokenizer
     max_len: int | None
     side: Literal["left", "right"]
     source: str
+    marker_ids: frozenset[int]
 
 
 def load_tokenizer(folder: Path) -> TokenizerFiles:
@@ -35,7 +39,14 @@ def load_tokenizer(folder: Path) -> TokenizerFiles:
     tokenizer, source = _read_tokenizer(folder)
     _apply_bert_options(tokenizer, config)
     limit = int(max_len) if isinstance(max_len, int | float) and 0 < max_len < _NO_LIMIT else None
-    return TokenizerFiles(tokenizer, limit, side, source)
+    return TokenizerFiles(tokenizer, limit, side, source, _marker_ids(tokenizer, config))
+
+
+def _marker_ids(tokenizer: Tokenizer, config: dict[str, Any]) -> frozenset[int]:
+    names = (config.get(f"{role}_token") for role in ("cls", "eos", "pad", "unk"))
+    texts = (name.get("content") if isinstance(name, dict) else name for name in names)
+    ids = (tokenizer.token_to_id(text) for text in texts if isinstance(text, str))
+    return frozenset(id_ for id_ in ids if id_ is not None)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

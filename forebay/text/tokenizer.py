@@ -21,11 +21,12 @@ Ids = NDArray[np.int32]
 Side = Literal["left", "right"]
 
 # A text is cut to so many characters for each token that may be kept before it is tokenized at all. The cut stands
-# if it yields clearly more tokens than are kept (_MARGIN); else more text is taken, up to _MAX_CHARS a token.
+# if it yields clearly more tokens than are kept; else more text is taken, up to _MAX_CHARS_A_TOKEN. The margin must
+# exceed what a word cut in two can yield: WordPiece makes one token of a whole word of 101 letters, but 99 of a part.
 _CHARS_A_TOKEN = 24
 _MAX_CHARS_A_TOKEN = 2048
 _MIN_CHARS = 4096
-_MARGIN = 64
+_MARGIN = 256
 _PROBES = ("a", "0", "the", "。")
 
 
@@ -104,7 +105,7 @@ class TextTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._max_len = max_len
+        self.max_len = max_len
         self._vocab_size = vocab_size
         self._side = side
         self._skips_prompt = skips_prompt
@@ -115,7 +116,7 @@ class TextTokenizer:
     def encode(self, items: Sequence[Item], params: TextParams, prompt: str) -> Encoded:
         """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else."""
         frame = self._frame if params.add_special_tokens else self._no_frame
-        max_len = min(params.max_tokens or self._max_len, self._max_len)
+        max_len = min(params.max_tokens or self.max_len, self.max_len)
         room = max_len - len(frame)
         if room < 0:
             raise InvalidRequest(
@@ -133,13 +134,9 @@ class TextTokenizer:
                 field=f"input[{index}]",
             )
         ids = [frame.wrap(_cut(body, room, side)) for body in bodies]
-        prompt_lens = np.zeros(len(ids), np.int64)
-        if self._skips_prompt and prompt:
-            left = self._encode_batch([prompt])[0].size - (np.maximum(num_body - room, 0) if side == "left" else 0)
-            is_text = np.fromiter((isinstance(item, str) for item in items), np.bool_, len(items))
-            prompt_lens = np.where(is_text, len(frame.prefix) + np.maximum(left, 0), prompt_lens)
-            prompt_lens = np.minimum(prompt_lens, np.minimum(num_body, room) + len(frame))
-        return Encoded(ids, truncated, prompt_lens)
+        num_cut = np.maximum(num_body - room, 0)
+        prompt_lens = self._prompt_lens(items, prompt, frame, num_cut if side == "left" else np.zeros_like(num_cut))
+        return Encoded(ids, truncated, np.minimum(prompt_lens, num_body - num_cut + len(frame.prefix)))
 
     def _bodies(
         self, items: Sequence[Item], params: TextParams, prompt: str, room: int, side: Side
@@ -207,6 +204,19 @@ class TextTokenizer:
             )
         body = ids.astype(np.int32)
         return self._frame.unwrap(body) if params.add_special_tokens else body
+
+    def _prompt_lens(
+        self, items: Sequence[Item], prompt: str, frame: Frame, num_cut: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """First tokens of each item that pooling leaves out, ``num_cut`` of its prompt's having been cut away [n].
+
+        Token ids are taken as they are: no prompt was put before them.
+        """
+        if not self._skips_prompt or not prompt:
+            return np.zeros(len(items), np.int64)
+        num_left = np.maximum(len(self._encode_batch([prompt])[0]) - num_cut, 0)
+        is_text = np.fromiter((isinstance(item, str) for item in items), np.bool_, len(items))
+        return np.where(is_text, len(frame.prefix) + num_left, 0)
 
 
 def _cut(ids: Ids, room: int, side: Side) -> Ids:

@@ -240,11 +240,15 @@ def test_choose_files() -> None:
         "2_Dense/config.json",
         "2_Dense/pytorch_model.bin",
         "3_Dense/model.safetensors",
+        "sparse_linear.pt",
+        "colbert_linear.pt",
     ]
     unwanted = [
         "pytorch_model.bin",
         "3_Dense/pytorch_model.bin",
         "training_args.bin",
+        "optimizer.pt",
+        "old/sparse_linear.pt",
         "model.fp16.safetensors",
         "adapter_model.safetensors",
         "tf_model.h5",

@@ -21,15 +21,9 @@ from forebay.checkpoint.pipeline import (
     read_pipeline,
 )
 from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint
-from tests.checkpoint.checkpoints import OLD, TRANSFORMER, write_checkpoint, write_json
+from tests.checkpoint.checkpoints import OLD, TRANSFORMER, read_module, write_checkpoint, write_json
 
 PLAIN = "sentence-transformers' default for a plain"
-
-
-def read_module(root: Path, class_path: str, config: Any, *, path: str = "1_Module") -> Any:
-    """Write a transformer followed by one module, and return that module's stage."""
-    write_checkpoint(root, [("", OLD + "Transformer", None), (path, class_path, config)])
-    return read_pipeline(root)[1]
 
 
 @pytest.mark.parametrize("layout", ["old", "new"])
@@ -222,8 +216,8 @@ def test_static_embedding(tmp_path: Path) -> None:
     "class_path",
     [
         *(OLD + name for name in ("CNN", "LSTM", "BoW", "WordWeights", "WordEmbeddings", "CLIPModel", "STAGES", "")),
-        "sentence_transformers.sparse_encoder.models.SpladePooling",
-        "sentence_transformers.sparse_encoder.modules.mlm_transformer.MLMTransformer",
+        "sentence_transformers.sparse_encoder.models.SparseAutoEncoder",
+        "sentence_transformers.sparse_encoder.modules.csr.CSRSparsity",
         "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
         "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
         "transformers_modules.org.name.custom_st.Transformer",

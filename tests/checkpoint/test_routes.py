@@ -155,7 +155,7 @@ def test_not_understood(tmp_path: Path, fields: dict[str, Any], words: str) -> N
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["Pooling"], "module 0 is a Pooling; expected a Transformer or StaticEmbedding first"),
+        (["Pooling"], "module 0 is a Pooling; expected a Transformer, StaticEmbedding or SparseStaticEmbedding first"),
         (["Transformer", "Transformer"], "module 1 is a Transformer"),
         (
             ["Transformer", "Normalize"],

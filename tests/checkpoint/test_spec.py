@@ -10,7 +10,7 @@ import pytest
 from forebay.checkpoint.locate import locate
 from forebay.checkpoint.pipeline import NormalizeStage, PoolingStage, TransformerStage
 from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of, read_spec
-from forebay.core.errors import LoadError, UnsupportedCheckpoint
+from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint
 from tests.checkpoint.checkpoints import OLD, write_checkpoint, write_json
 
 NAME = "config_sentence_transformers.json"
@@ -54,6 +54,8 @@ def test_nothing_declared(tmp_path: Path, fields: dict[str, Any]) -> None:
     spec = read(tmp_path, fields)
     assert (spec.prompts, spec.default_prompt_name, spec.similarity) == ({}, None, "cosine")
     assert (spec.truncate_dim, spec.matryoshka) == (None, None)
+    assert (spec.model_type, spec.is_default_pipeline) == ("SentenceTransformer", False)
+    assert (spec.max_active_dims, spec.classifier_activation, spec.extra_heads) == (None, None, ())
     assert spec.sources == {"pipeline": "modules.json", "similarity": "sentence-transformers' default"}
 
 
@@ -73,8 +75,11 @@ def test_default_prompt_that_is_a_placeholder(tmp_path: Path) -> None:
         ({"truncate_dim": True}, "'truncate_dim' is true, expected a whole number"),
         *(
             ({"model_type": name}, f"'model_type' is '{name}'")
-            for name in ("CrossEncoder", "SparseEncoder", "MultiVectorEncoder", "ColBERT")
+            for name in ("MultiVectorEncoder", "ColBERT", "crossencoder")
         ),
+        ({"max_active_dims": 0}, "'max_active_dims' is 0, expected at least 1"),
+        ({"max_active_dims": "9"}, "'max_active_dims' is '9', expected a whole number"),
+        ({"activation_fn": "os.system"}, "'activation_fn' is 'os.system'"),
         ([], "holds a list, expected an object"),
     ],
 )
@@ -82,6 +87,47 @@ def test_not_understood(tmp_path: Path, fields: Any, words: str) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=words) as caught:
         read(tmp_path, fields)
     assert str(caught.value).startswith(NAME)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "similarity"),
+    [("SentenceTransformer", "cosine"), ("SparseEncoder", "dot"), ("CrossEncoder", "cosine")],
+)
+def test_model_types_and_their_similarity(tmp_path: Path, model_type: str, similarity: str) -> None:
+    spec = read(tmp_path, {"model_type": model_type, "max_active_dims": 64})
+    assert (spec.model_type, spec.similarity, spec.max_active_dims) == (model_type, similarity, 64)
+    assert spec.sources["max_active_dims"] == NAME
+    assert spec.sources["similarity"] == "sentence-transformers' default"
+    chosen = read(tmp_path, {"model_type": model_type, "similarity_fn_name": "euclidean"})
+    assert (chosen.similarity, chosen.sources["similarity"]) == ("euclidean", NAME)
+
+
+TANH = "torch.nn.modules.activation.Tanh"
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+def test_classifier_activation(tmp_path: Path) -> None:
+    old = {"sbert_ce_default_activation_function": IDENTITY}
+    spec = read(tmp_path, {"model_type": "CrossEncoder", "activation_fn": TANH}, **old)
+    assert (spec.classifier_activation, spec.sources["classifier_activation"]) == (TANH, f"{NAME}: activation_fn")
+    # Beside a plain checkpoint sentence-transformers takes nothing from its own file.
+    (tmp_path / "modules.json").unlink()
+    spec = read_spec(tmp_path)
+    assert (spec.model_type, spec.is_default_pipeline) == ("CrossEncoder", True)
+    assert spec.classifier_activation == IDENTITY
+    assert spec.sources["classifier_activation"] == "config.json: sbert_ce_default_activation_function"
+
+
+def test_extra_heads(tmp_path: Path) -> None:
+    names = ("sparse_linear.pt", "colbert_linear.pt")
+    for present, missing in (names, names[::-1]):
+        root = tmp_path / present
+        root.mkdir()
+        (root / present).touch()
+        with pytest.raises(CheckpointNotFound, match=f"{missing} is missing in .*, which has {present}"):
+            read(root, {})
+        (root / missing).touch()
+        assert read(root, {}).extra_heads == names
 
 
 @pytest.mark.parametrize("sizes", [8, ["8"], [0], [True]])
@@ -92,7 +138,9 @@ def test_malformed_matryoshka(tmp_path: Path, sizes: Any) -> None:
 
 def test_without_sentence_transformers_files(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {"architectures": ["BertModel"]})
-    assert read_spec(tmp_path).sources["pipeline"] == "sentence-transformers' default"
+    spec = read_spec(tmp_path)
+    assert spec.sources["pipeline"] == "sentence-transformers' default"
+    assert spec.is_default_pipeline
 
 
 def test_folder_without_anything(tmp_path: Path) -> None:

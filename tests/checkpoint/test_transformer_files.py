@@ -64,6 +64,32 @@ def test_max_seq_length(tmp_path: Path, fields: dict[str, Any], expected: int | 
 TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 
 
+LOGITS = {"text": {"method": "forward", "method_output_name": "logits"}}
+
+
+@pytest.mark.parametrize(
+    ("task", "output", "modalities"),
+    [
+        ("feature-extraction", "token_embeddings", TEXT),
+        ("fill-mask", "token_embeddings", LOGITS),
+        ("sequence-classification", "scores", LOGITS),
+    ],
+)
+def test_tasks(tmp_path: Path, task: str, output: str, modalities: dict[str, Any]) -> None:
+    saved = {"transformer_task": task, "modality_config": modalities, "module_output_name": output}
+    assert read(tmp_path, saved).task == read(tmp_path, {"transformer_task": task}).task == task
+    for fields in (modalities, {"max_seq_length": 8}):
+        write_json(tmp_path / NAME, {"modality_config": modalities} if fields is modalities else fields)
+        assert read_transformer_files(tmp_path, tmp_path, task).task == task
+    assert read_transformer_files(write_empty(tmp_path), tmp_path, task).task == task
+
+
+def write_empty(root: Path) -> Path:
+    """Leave nothing but config.json."""
+    (root / NAME).unlink()
+    return root
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -96,7 +122,20 @@ def test_model_overrides(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"transformer_task": "fill-mask"}, "'transformer_task' is 'fill-mask'"),
+        *(
+            ({"transformer_task": task}, f"'transformer_task' is '{task}'; Forebay supports 'feature-extraction', ")
+            for task in ("text-generation", "any-to-any", "retrieval")
+        ),
+        ({"transformer_task": "fill-mask", "modality_config": TEXT}, "'method_output_name' is 'last_hidden_state'"),
+        ({"transformer_task": "fill-mask", "module_output_name": "scores"}, "'module_output_name' is 'scores'"),
+        (
+            {"transformer_task": "sequence-classification", "module_output_name": "token_embeddings"},
+            "'module_output_name' is 'token_embeddings'; Forebay supports 'scores' for 'sequence-classification'",
+        ),
+        (
+            {"transformer_task": "sequence-classification", "modality_config": LOGITS | {"message": {}}},
+            "'modality_config' has 'text', 'message'",
+        ),
         ({"transformer_task": 1}, "'transformer_task' is 1, expected a text"),
         ({"module_output_name": "sentence_embedding"}, "'module_output_name' is 'sentence_embedding'"),
         ({"modality_config": TEXT | {"image": {}}}, "'modality_config' has 'text', 'image'"),

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from forebay.checkpoint import weights
-from forebay.checkpoint.weights import iter_weights, load_tensors
+from forebay.checkpoint.weights import iter_weights, load_file, load_tensors
 from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint, WeightsMismatch
 
 Tensors = dict[str, torch.Tensor]
@@ -58,6 +58,28 @@ def assert_same(found: Tensors, expected: Tensors) -> None:
 def test_whole_file(tmp_path: Path, name: str) -> None:
     save(make_tensors(), tmp_path / name)
     assert_same(load_tensors(tmp_path), make_tensors())
+
+
+@pytest.mark.parametrize("name", ["sparse_linear.pt", "head.bin", "head.safetensors"])
+def test_single_file(tmp_path: Path, name: str) -> None:
+    save(make_tensors(), tmp_path / name)
+    found = load_file(tmp_path / name)
+    (tmp_path / name).write_bytes(b"")
+    assert_same(found, make_tensors())
+    with pytest.raises(LoadError, match=f"{name} is damaged or incomplete"):
+        load_file(tmp_path / name)
+
+
+def test_single_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFound, match=r"head\.pt is missing in"):
+        load_file(tmp_path / "head.pt")
+
+
+def test_single_file_runs_no_code(tmp_path: Path) -> None:
+    torch.save({"weight": Bomb(tmp_path / "crater")}, tmp_path / "head.pt")
+    with pytest.raises(LoadError, match=r"refused.*safetensors"):
+        load_file(tmp_path / "head.pt")
+    assert not (tmp_path / "crater").exists()
 
 
 @pytest.mark.parametrize("suffix", ["model-0000{}-of-00002.safetensors", "pytorch_model-0000{}-of-00002.bin"])

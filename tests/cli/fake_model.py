@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from forebay.core.errors import CheckpointNotFound, ItemFailed
+from forebay.core.errors import CheckpointNotFound, InputTooLong, ItemFailed
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import EmbeddingOutput, Reply
@@ -30,7 +30,15 @@ class FakeModel:
     def __init__(self, model="default", *, revision=None, dtype="auto", device="auto", limits=None) -> None:
         if model == "absent":
             raise CheckpointNotFound("no checkpoint 'absent'; expected a folder or a hub id")
-        abilities = Abilities((Task.EMBED,), DIMENSION, DIMENSION, 256, 1000, prompts={"query": "q: "})
+        abilities = Abilities(
+            tasks=(Task.EMBED,),
+            default_task=Task.EMBED,
+            dimension=DIMENSION,
+            default_dimension=DIMENSION,
+            max_len=256,
+            vocab_size=1000,
+            prompts={"query": "q: "},
+        )
         decision = Decision("pooling", "MEAN [all]", "1_Pooling/config.json")
         self.info = ModelInfo(
             model, f"/models/{model}", "FakeModel", "float32", "cpu", abilities, {"query": "q: "}, None, "cosine", 1234,
@@ -56,10 +64,18 @@ class FakeModel:
 
     def answer(self, items, pooling, text):
         size = pooling.dimensions or DIMENSION
-        failed = {i: ItemFailed("the forward failed", index=i) for i, item in enumerate(items) if item[:4] == "FAIL"}
+        lengths = [len(item.split()) for item in items]
+        if not text.truncate and max(lengths) > 256:
+            index = lengths.index(max(lengths))
+            raise InputTooLong(f"input[{index}] has 257 tokens; send a shorter text", field=f"input[{index}]")
+        failed = {
+            i: ItemFailed(f"item {i}: the forward failed", index=i)
+            for i, item in enumerate(items)
+            if item[:4] == "FAIL"
+        }
         rows = [None if i in failed else vector((text.prompt or "") + item, size) for i, item in enumerate(items)]
-        tokens = np.array([len(item.split()) for item in items], dtype=np.int32)
-        return Reply(rows, tokens, np.zeros(len(items), dtype=bool), failed)
+        tokens = np.array(lengths, dtype=np.int32)
+        return Reply({Task.EMBED: rows}, tokens, np.zeros(len(items), dtype=bool), failed)
 
     def embed(self, texts):
         reply = self.answer([texts] if isinstance(texts, str) else texts, PoolingParams(), TextParams())

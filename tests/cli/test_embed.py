@@ -201,3 +201,10 @@ def test_quiet_without_progress(cli, tmp_path):
     source = write_input(tmp_path / "in.txt", TEXTS, ())
     done = cli("embed", source, "-o", tmp_path / "out.npy", "--no-progress")
     assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_a_text_that_is_too_long_is_named_by_its_row(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("forebay.cli.bulk.CHUNK_ITEMS", 2)
+    source = write_input(tmp_path / "in.txt", ["a", "b", "c", "word " * 257], ())
+    done = cli("embed", source, "-o", tmp_path / "out.npy", "--no-truncate")
+    assert (done.code, done.err) == (1, "error: row 3 has 257 tokens; send a shorter text (--no-truncate)\n")

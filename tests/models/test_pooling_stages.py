@@ -10,7 +10,7 @@ from tests.models.cases import MUTANT_FACTOR, TOLERANCE
 from tests.models.stage_cases import CHAINS, MODES, PROMPTED, READING, StageCase
 from tests.support import pipelines
 from tests.support.store import Store
-from tests.support.texts import MIXED
+from tests.support.texts import MIXED, sentence
 
 CASES = (*MODES, *PROMPTED, *CHAINS, *READING)
 SAID = [pytest.param(case, schema, id=f"{case.name}, {schema}") for case in CASES for schema in case.schemas]
@@ -42,6 +42,17 @@ def test_a_mistake_would_be_seen(store: Store, case: StageCase) -> None:
     assert wrong.shape == right.shape, "compare with a mistake that the shape alone does not tell"
     scale = max(1.0, float(np.abs(right).max()))
     assert np.abs(wrong - right).max() >= MUTANT_FACTOR * TOLERANCE * scale
+
+
+@pytest.mark.parametrize("num_words", [0, 1, 61, 62, 80])
+@pytest.mark.parametrize("mode", ["mean", "max", "weightedmean", "cls", "lasttoken"])
+def test_a_prompt_that_fills_the_limit(store: Store, mode: str, num_words: int) -> None:
+    """Its tokens leave the pooling as far as they were read; the end token, which is not its own, stays."""
+    modules = [pipelines.transformer(store.backbone("bert")), pipelines.pooling(mode, include_prompt=False)]
+    folder = store.folder(f"filled-{mode}", lambda place: pipelines.save_pipeline(place, modules))
+    prompt = sentence(num_words, 3) + " "
+    expected = store.reference(folder).embed(MIXED, prompt=prompt)
+    assert np.abs(store.engine(folder).embed(MIXED, prompt=prompt).embeddings - expected).max() <= TOLERANCE
 
 
 def test_both_schemas_differ_on_disk_and_agree_in_numbers(store: Store) -> None:

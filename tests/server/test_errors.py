@@ -12,6 +12,7 @@ from forebay.core.errors import (
     Unauthorized,
 )
 from forebay.core.request import Reply
+from forebay.core.tasks import Task
 from forebay.server.errors import MethodNotAllowed, UnsupportedEncoding, headers_of, raise_item_errors
 
 
@@ -34,7 +35,7 @@ def test_headers(error, headers):
 
 def reply(errors: dict[int, ForebayError]) -> Reply:
     rows = [None if index in errors else np.ones(2, dtype=np.float32) for index in range(4)]
-    return Reply(rows, np.ones(4, dtype=np.int32), np.zeros(4, dtype=bool), errors)
+    return Reply({Task.EMBED: rows}, np.ones(4, dtype=np.int32), np.zeros(4, dtype=bool), errors)
 
 
 def test_failed_items():

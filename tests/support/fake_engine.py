@@ -17,6 +17,7 @@ from forebay.core.events import Observer, RequestDone, RequestDropped, StepDone,
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.params import Abilities
 from forebay.core.request import Item, Reply, Request, Timings
+from forebay.core.tasks import Task
 
 INFO = ModelInfo(
     name="fake/model",
@@ -114,7 +115,7 @@ class FakeEngine:
         timings = Timings(tokenize=0.001, queue=0.002, compute=0.003)
         self.observer(StepDone(len(rows), int(counts.sum()), 2048, 0.0001, 0.002, 0, 0))
         self.observer(RequestDone(len(rows), int(counts.sum()), int(truncated.sum()), len(errors), timings))
-        return Reply(rows, counts, truncated, errors, timings)
+        return Reply({Task.EMBED: rows}, counts, truncated, errors, timings)
 
     def _check(self, request: Request) -> None:
         if self.closed:

@@ -50,7 +50,7 @@ def parse_embeddings(body: Mapping[str, Any], info: ModelInfo) -> Call:
     _check_vocabulary(asked.input, info.abilities.vocab_size)
     request = Request(
         items=asked.input,
-        pooling=PoolingParams(Task.EMBED, dimensions=asked.dimensions, use_activation=asked.use_activation),
+        pooling=PoolingParams((Task.EMBED,), dimensions=asked.dimensions, use_activation=asked.use_activation),
         text=TextParams(
             prompt=asked.prompt,
             prompt_name=asked.prompt_name,

@@ -1,0 +1,158 @@
+"""Reads a plan's modules from their files: backbones with their heads, and the small modules behind them.
+
+Routes that share a backbone's folder share its weights.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from forebay.checkpoint.classifier import labels_of
+from forebay.checkpoint.pipeline import (
+    DenseStage,
+    LayerNormStage,
+    NormalizeStage,
+    StaticEmbeddingStage,
+    TransformerStage,
+    WeightedLayerPoolingStage,
+)
+from forebay.checkpoint.weights import iter_weights, load_file, load_sparse_static, load_tensors
+from forebay.core.config import ModelOptions
+from forebay.core.errors import UnsupportedCheckpoint, WeightsMismatch
+from forebay.loading.fill import fill
+from forebay.loading.plan import Backbone, Log, Plan, RoutePlan
+from forebay.models.base import Encoder
+from forebay.models.heads import attach_head
+from forebay.models.registry import build_encoder
+from forebay.models.static import StaticEmbedding, fold_model2vec
+from forebay.pooling.activations import identity, module_activation
+from forebay.pooling.heads import Dense, LayerNorm, Stage, normalize
+from forebay.pooling.pooler import LayerMix
+
+
+@dataclass(slots=True)
+class Loader:
+    """What the routes of one checkpoint share while it is loaded."""
+
+    plan: Plan
+    options: ModelOptions
+    log: Log
+    backbones: dict[tuple[Path, str | None], Encoder] = field(default_factory=dict)
+    num_parameters: int = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights go."""
+        return torch.device(self.plan.device)
+
+    def backbone(self, route: RoutePlan) -> Encoder:
+        """Build and fill a backbone with the route's head, once for each folder."""
+        key = (route.backbone.folder, route.head)
+        if key not in self.backbones:
+            self.backbones[key] = self._load(route)
+        return self.backbones[key]
+
+    def _load(self, route: RoutePlan) -> Encoder:
+        stage: Backbone = route.backbone
+        if isinstance(stage, StaticEmbeddingStage):
+            return self._static(_read_static(stage.folder))
+        if not isinstance(stage, TransformerStage):
+            return self._static(load_sparse_static(stage.folder).float()[:, None])
+        with torch.device("meta"):
+            model = build_encoder(stage.config)
+            naming = model.naming
+            if route.head is not None:
+                naming = attach_head(model, route.head, stage.config, len(labels_of(stage.config)))
+        dtype = getattr(torch, self.plan.dtype)
+        self.num_parameters += fill(model, naming, iter_weights(stage.folder), dtype, self.device)
+        return model.eval()
+
+    def _static(self, table: Tensor) -> Encoder:
+        """A lookup table [V, H] as a model."""
+        with torch.device("meta"):
+            model = StaticEmbedding(*table.shape)
+        self.num_parameters += fill(model, model.naming, [("embedding.weight", table)], torch.float32, self.device)
+        return model
+
+    def stage(self, stage: DenseStage | LayerNormStage | NormalizeStage) -> Stage:
+        """Read one module behind the backbone, in float32."""
+        if isinstance(stage, DenseStage):
+            return self._dense(stage)
+        return self._layer_norm(stage) if isinstance(stage, LayerNormStage) else normalize
+
+    def _dense(self, stage: DenseStage) -> Dense:
+        tensors = self._small(load_tensors(stage.folder))
+        has_residual = stage.use_residual and stage.in_features != stage.out_features
+        shape = (stage.out_features, stage.in_features)
+        dense = Dense(
+            weight=_take(tensors, "linear.weight", shape, stage.folder),
+            bias=_take(tensors, "linear.bias", shape[:1], stage.folder) if stage.bias else None,
+            activation=module_activation(stage.activation),
+            use_residual=stage.use_residual,
+            residual=_take(tensors, "residual.weight", shape, stage.folder) if has_residual else None,
+        )
+        _finish(tensors, stage.folder)
+        return dense
+
+    def _layer_norm(self, stage: LayerNormStage) -> LayerNorm:
+        tensors = self._small(load_tensors(stage.folder))
+        size = (stage.dimension,)
+        weight, bias = (_take(tensors, f"norm.{leaf}", size, stage.folder) for leaf in ("weight", "bias"))
+        _finish(tensors, stage.folder)
+        return LayerNorm(weight, bias)
+
+    def layer_mix(self, stage: WeightedLayerPoolingStage, num_layers: int) -> LayerMix:
+        """Read the weights of a mean over layers."""
+        tensors = self._small(load_tensors(stage.folder))
+        num_mixed = num_layers + 1 - stage.layer_start
+        if num_mixed < 1:
+            raise UnsupportedCheckpoint(
+                f"{stage.folder.name}: layer_start is {stage.layer_start}, but the model has {num_layers} layers"
+            )
+        weights = _take(tensors, "layer_weights", (num_mixed,), stage.folder)
+        _finish(tensors, stage.folder)
+        return LayerMix(weights, stage.layer_start)
+
+    def linear(self, path: Path, in_features: int, out_features: int | None) -> Dense:
+        """Read a plain linear layer (``weight``, ``bias``) from a file of its own; None takes any output size."""
+        tensors = self._small(load_file(path))
+        if "weight" not in tensors:
+            raise WeightsMismatch(f"{path.name}: the tensor 'weight' is missing")
+        size = len(tensors["weight"]) if out_features is None else out_features
+        weight, bias = _take(tensors, "weight", (size, in_features), path), _take(tensors, "bias", (size,), path)
+        _finish(tensors, path)
+        return Dense(weight, bias, identity)
+
+    def _small(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.num_parameters += sum(tensor.numel() for tensor in tensors.values())
+        return {name: tensor.to(self.device, torch.float32) for name, tensor in tensors.items()}
+
+
+def _read_static(folder: Path) -> Tensor:
+    """Return a static embedding's table [V, H] in either of its formats."""
+    tensors = load_tensors(folder)
+    if "embedding.weight" in tensors:
+        table = tensors.pop("embedding.weight").float()
+    elif "embeddings" in tensors:
+        names = ("embeddings", "mapping", "weights")
+        table = fold_model2vec(tensors.pop("embeddings"), *(tensors.pop(name, None) for name in names[1:]))
+    else:
+        raise WeightsMismatch("a static embedding needs the tensor 'embedding.weight' or 'embeddings'")
+    _finish(tensors, folder)
+    return table
+
+
+def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], place: Path) -> Tensor:
+    if name not in tensors:
+        raise WeightsMismatch(f"{place.name}: the tensor '{name}' is missing")
+    tensor = tensors.pop(name)
+    if tuple(tensor.shape) != shape:
+        raise WeightsMismatch(f"{place.name}: '{name}' has shape {list(tensor.shape)}, expected {list(shape)}")
+    return tensor
+
+
+def _finish(tensors: dict[str, Tensor], place: Path) -> None:
+    if tensors:
+        raise WeightsMismatch(f"{place.name}: unknown tensors {', '.join(sorted(tensors))}")

@@ -1,0 +1,178 @@
+"""From a route's plan and its modules to its pipeline: one pooler for each task that the checkpoint can do."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from forebay.checkpoint.classifier import labels_of, problem_type_of
+from forebay.checkpoint.pipeline import DenseStage, NormalizeStage, TransformerStage
+from forebay.checkpoint.spec import ModelSpec
+from forebay.core.config import PoolerConfig
+from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
+from forebay.core.tasks import Task
+from forebay.loading.modules import Loader
+from forebay.loading.plan import RoutePlan, VectorStage
+from forebay.models.base import Encoder
+from forebay.pooling.activations import Calibration, Choice, choose_activation
+from forebay.pooling.heads import ClassifyHead, EmbedHead
+from forebay.pooling.methods import METHODS, all_rows, step_rows
+from forebay.pooling.pooler import (
+    ClassifyPooler,
+    EmbedPooler,
+    Pipeline,
+    Pooler,
+    TokenClassifyPooler,
+    TokenEmbedPooler,
+)
+from forebay.pooling.sparse import LexicalPooler, SpladePooler
+
+M3_SPARSE, M3_MULTI_VECTOR = "sparse_linear.pt", "colbert_linear.pt"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """A route's pipeline, the size of its embeddings (0 without) and the names of its labels."""
+
+    pipeline: Pipeline
+    dimension: int = 0
+    labels: tuple[str, ...] = ()
+
+
+def build_pipeline(
+    loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpec, marker_ids: frozenset[int]
+) -> Built:
+    """Make a route's poolers. ``marker_ids`` are what BGE-M3's lexical weights leave out."""
+    overrides = loader.options.pooler
+    if route.kind == "embed":
+        return _build_embed(loader, route, model, spec, marker_ids)
+    if route.kind == "masked_lm":
+        return Built(Pipeline(model, {Task.SPARSE: _sparse_pooler(route, model, spec)}))
+    return _build_classifier(loader, route, model, spec, overrides)
+
+
+def _build_classifier(
+    loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpec, overrides: PoolerConfig
+) -> Built:
+    assert isinstance(route.backbone, TransformerStage)
+    config = route.backbone.config
+    labels = labels_of(config)
+    source = spec.sources.get("classifier_activation", "")
+    activation = choose_activation(problem_type_of(config), spec.classifier_activation, source, len(labels))
+    loader.log.say("activation", activation.name, activation.source)
+    loader.log.say("labels", len(labels), "config.json")
+    sigma = 1.0 if overrides.logit_sigma is None else overrides.logit_sigma
+    head = ClassifyHead(
+        _head_of(model),
+        activation,
+        Calibration(overrides.logit_mean or 0.0, sigma),
+        use_activation=overrides.use_activation is not False,
+    )
+    if route.kind == "sequence":
+        method = (overrides.sequence_methods or ("CLS",))[0]
+        loader.log.say(
+            "pooling", method, "user" if overrides.sequence_methods else "what the architecture's head reads"
+        )
+        return Built(Pipeline(model, {Task.CLASSIFY: ClassifyPooler(METHODS[method], head)}), labels=labels)
+    columns = overrides.returned_token_ids
+    if columns is not None and not all(0 <= column < len(labels) for column in columns):
+        raise InvalidRequest(
+            f"returned_token_ids must lie in 0 to {len(labels) - 1}, the model's outputs", field="pooler_config"
+        )
+    rows = all_rows if overrides.step_tag_id is None else step_rows(overrides.step_tag_id)
+    kept = labels if columns is None else tuple(labels[column] for column in columns)
+    return Built(Pipeline(model, {Task.TOKEN_CLASSIFY: TokenClassifyPooler(rows, head, columns)}), labels=kept)
+
+
+def _build_embed(
+    loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpec, marker_ids: frozenset[int]
+) -> Built:
+    overrides = loader.options.pooler
+    size, token_size = _sizes(route, model)
+    token_stages = [loader.stage(stage) for stage in route.token_stages]
+    wants = overrides.use_activation
+    head = EmbedHead(
+        stages=[loader.stage(stage) for stage in route.vector_stages],
+        is_normalized=route.is_normalized if wants is None else wants,
+        truncate_dim=spec.truncate_dim,
+        dimensions=overrides.dimensions,
+    )
+    poolers: dict[Task, Pooler] = {
+        Task.EMBED: EmbedPooler([METHODS[name] for name in route.methods], head, token_stages)
+    }
+    rows = all_rows if overrides.step_tag_id is None else step_rows(overrides.step_tag_id)
+    if size == token_size * len(route.methods) or len(route.methods) == 1:
+        poolers[Task.TOKEN_EMBED] = TokenEmbedPooler(rows, _token_head(head, len(route.methods)), token_stages)
+    if route.head == "masked_lm":
+        poolers[Task.SPARSE] = _sparse_pooler(route, model, spec)
+    if spec.extra_heads:
+        poolers.update(_m3_poolers(loader, spec, model, marker_ids))
+    mix = None if route.layer_mix is None else loader.layer_mix(route.layer_mix, model.num_layers)
+    return Built(Pipeline(model, poolers, mix), size)
+
+
+def _token_head(head: EmbedHead, num_methods: int) -> EmbedHead:
+    """The head that works on single tokens: the vector's own, without stages where several methods are joined."""
+    return head if num_methods == 1 else EmbedHead((), head.is_normalized)
+
+
+def _m3_poolers(loader: Loader, spec: ModelSpec, model: Encoder, marker_ids: frozenset[int]) -> dict[Task, Pooler]:
+    """BGE-M3 (arXiv:2402.03216): lexical weights and multi-vectors beside the dense vector, from one forward."""
+    lexical = loader.linear(spec.path / M3_SPARSE, model.hidden_size, 1)
+    multi_vector = loader.linear(spec.path / M3_MULTI_VECTOR, model.hidden_size, None)
+    loader.log.say("heads", "dense, sparse, multi-vector", f"{M3_SPARSE}, {M3_MULTI_VECTOR}")
+
+    def weights(rows: Tensor) -> Tensor:
+        return torch.relu(lexical(rows))
+
+    scores = ClassifyHead(lexical, Choice(torch.relu, "relu", "BGE-M3"), Calibration())
+    return {
+        Task.SPARSE: LexicalPooler(weights, marker_ids, spec.max_active_dims),
+        Task.TOKEN_CLASSIFY: TokenClassifyPooler(all_rows, scores),
+        Task.TOKEN_EMBED: TokenEmbedPooler(all_rows, EmbedHead([multi_vector], is_normalized=True), skips_first=True),
+    }
+
+
+def _sparse_pooler(route: RoutePlan, model: Encoder, spec: ModelSpec) -> Pooler:
+    if not isinstance(route.backbone, TransformerStage):
+        return LexicalPooler(_identity_weights, max_active_dims=spec.max_active_dims)
+    strategy = "max" if route.splade is None or route.splade.strategy == "max" else "sum"
+    is_twice_logged = route.splade is not None and route.splade.activation == "log1p_relu"
+    return SpladePooler(
+        _head_of(model),
+        model.vocab_size,
+        "max" if strategy == "max" else "sum",
+        is_twice_logged,
+        spec.max_active_dims,
+    )
+
+
+def _identity_weights(rows: Tensor) -> Tensor:
+    return rows
+
+
+def _head_of(model: Encoder) -> nn.Module:
+    assert model.head is not None, "the plan asked for a head"
+    return model.head
+
+
+def _sizes(route: RoutePlan, model: Encoder) -> tuple[int, int]:
+    """Return the size of the route's vectors and of its token vectors, checking each stage's input."""
+    size = model.hidden_size
+    for stage in route.token_stages:
+        size = _next_size(stage, size)
+    token_size = size
+    size *= len(route.methods)
+    for vector_stage in route.vector_stages:
+        size = _next_size(vector_stage, size)
+    return size, token_size
+
+
+def _next_size(stage: VectorStage, size: int) -> int:
+    """Return the size of a stage's output, checking that of its input."""
+    if isinstance(stage, NormalizeStage):
+        return size
+    expected = stage.in_features if isinstance(stage, DenseStage) else stage.dimension
+    if expected != size:
+        raise UnsupportedCheckpoint(f"{stage.folder.name} reads vectors of {expected}, but gets {size} from before it")
+    return stage.out_features if isinstance(stage, DenseStage) else size

@@ -1,0 +1,93 @@
+"""What a checkpoint is: embedder, classifier, tagger or sparse encoder. The user's word first, then what is saved.
+
+The order: the user's runner and convert, sentence-transformers' modules, the architecture's name. Pure.
+"""
+
+from typing import Literal
+
+from forebay.checkpoint.pipeline import Stage, TransformerStage
+from forebay.checkpoint.spec import ModelSpec, architectures_of
+from forebay.core.config import ModelOptions
+from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
+
+Kind = Literal["embed", "sequence", "token", "masked_lm"]
+
+# The first suffix that an architecture's name ends with tells what it was trained for.
+SUFFIXES: dict[str, Kind | Literal["generate"]] = {
+    "ForCausalLM": "generate",
+    "ForConditionalGeneration": "generate",
+    "ChatModel": "generate",
+    "LMHeadModel": "generate",
+    "ForSequenceClassification": "sequence",
+    "ClassificationModel": "sequence",
+    "ForTokenClassification": "token",
+    "ForMaskedLM": "masked_lm",
+    "ForPreTraining": "embed",
+    "ForTextEncoding": "embed",
+    "EmbeddingModel": "embed",
+    "Model": "embed",
+}
+
+
+def check_runner(options: ModelOptions) -> None:
+    """Refuse runners that Forebay does not have."""
+    if options.runner not in ("auto", "pooling"):
+        raise InvalidRequest(
+            f"runner is '{options.runner}', but Forebay runs pooling models only and never generates; "
+            "leave it out, or use 'pooling'",
+            field="runner",
+        )
+    if options.convert not in ("auto", "none", "embed", "classify"):
+        raise InvalidRequest(f"convert is '{options.convert}'; expected auto, none, embed or classify", field="convert")
+
+
+def resolve_kind(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptions) -> tuple[Kind, str]:
+    """Return what a route is, and who said so. Raises where the checkpoint and the user's word contradict."""
+    backbone = stages[0]
+    if not isinstance(backbone, TransformerStage):
+        return "embed", "modules.json" if not spec.is_default_pipeline else "a static embedding's files"
+    names = architectures_of(backbone.config)
+    trained = trained_for(names)
+    if options.convert == "embed":
+        return "embed", "user: convert"
+    if options.convert == "classify":
+        if trained not in ("sequence", "token"):
+            raise UnsupportedCheckpoint(
+                f"convert is 'classify', but the architecture {_shown(names)} has no trained classifier; "
+                "use convert 'auto' or 'embed'"
+            )
+        return trained, "user: convert"
+    if backbone.task == "sequence-classification":
+        return "sequence", "modules.json"
+    if backbone.task == "fill-mask":
+        return "masked_lm", "modules.json"
+    if not spec.is_default_pipeline:
+        return "embed", "modules.json"
+    return _from_architecture(names, trained)
+
+
+def _from_architecture(names: tuple[str, ...], trained: Kind | Literal["generate"] | None) -> tuple[Kind, str]:
+    if trained == "generate":
+        raise UnsupportedCheckpoint(
+            f"the architecture {_shown(names)} generates text, and nothing in the checkpoint says how to pool it; "
+            "use convert 'embed' for its last token's vector, or 'classify' where it has a classifier"
+        )
+    if trained is None and names:
+        raise UnsupportedCheckpoint(
+            f"the architecture {_shown(names)} has a head that Forebay does not pool; "
+            "use convert 'embed' to take its encoder without the head"
+        )
+    if trained == "masked_lm":
+        return "embed", "config.json: architectures (encoder with a language model's head)"
+    return trained or "embed", "config.json: architectures"
+
+
+def trained_for(names: tuple[str, ...]) -> Kind | Literal["generate"] | None:
+    """Return what the first architecture's name ends with, None where that is nothing known."""
+    if not names:
+        return None
+    return next((kind for suffix, kind in SUFFIXES.items() if names[0].endswith(suffix)), None)
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "of this checkpoint"

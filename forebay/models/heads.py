@@ -1,0 +1,76 @@
+"""The trained heads that stand behind an encoder: sequence classifier, token classifier, masked language model.
+
+Architectures differ in what they call a head's tensors and in one activation; each says so in its ``HeadNames``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from forebay.core.errors import UnsupportedCheckpoint
+from forebay.layers.activation import IDENTITY, find_activation
+from forebay.layers.linear import Linear
+from forebay.models.base import Encoder, HeadKind, Naming, read
+
+
+class SequenceHead(nn.Module):
+    """out(activation(dense(x))): logits [n, labels] of pooled rows [n, H]."""
+
+    def __init__(self, hidden_size: int, num_labels: int, activation: str) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, hidden_size, activation=find_activation(activation))
+        self.out = Linear(hidden_size, num_labels)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[n, H] → [n, labels]."""
+        logits: Tensor = self.out(self.dense(rows))
+        return logits
+
+
+class TokenHead(nn.Module):
+    """One linear layer on every token: logits [T, labels]."""
+
+    def __init__(self, hidden_size: int, num_labels: int) -> None:
+        super().__init__()
+        self.out = Linear(hidden_size, num_labels)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[T, H] → [T, labels]."""
+        logits: Tensor = self.out(rows)
+        return logits
+
+
+class MaskedLMHead(nn.Module):
+    """decoder(norm(activation(dense(x)))): logits over the vocabulary; the decoder may be tied to the word table."""
+
+    def __init__(self, encoder: Encoder, activation: str, eps: float) -> None:
+        super().__init__()
+        size = encoder.embedding_size
+        self.dense = Linear(encoder.hidden_size, size, activation=find_activation(activation))
+        self.norm = nn.LayerNorm(size, eps=eps)
+        self.decoder = Linear(size, encoder.vocab_size, activation=IDENTITY)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[T, H] → [T, V]. The caller cuts T into slabs: V is large."""
+        logits: Tensor = self.decoder(self.norm(self.dense(rows)))
+        return logits
+
+
+def attach_head(encoder: Encoder, kind: HeadKind, config: Mapping[str, Any], num_labels: int) -> Naming:
+    """Give an empty encoder the head of that kind; return the naming that loads both."""
+    names = encoder.heads.get(kind)
+    if names is None:
+        known = ", ".join(encoder.heads) or "none"
+        raise UnsupportedCheckpoint(f"this architecture has no head for '{kind}'; it has: {known}")
+    activation = names.activation or read(config, "hidden_act", str, read(config, "activation", str, "gelu"))
+    match kind:
+        case "sequence":
+            encoder.head = SequenceHead(encoder.hidden_size, num_labels, activation)
+        case "token":
+            encoder.head = TokenHead(encoder.hidden_size, num_labels)
+        case "masked_lm":
+            encoder.head = MaskedLMHead(encoder, activation, read(config, "layer_norm_eps", float, 1e-12))
+    outside = {**encoder.naming.outside, **{theirs: f"head.{own}" for theirs, own in names.modules.items()}}
+    return replace(encoder.naming, outside=outside)

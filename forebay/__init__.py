@@ -10,12 +10,23 @@ if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
     from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig
     from forebay.core.errors import ForebayError
+    from forebay.core.outputs import (
+        ClassificationOutput,
+        EmbeddingOutput,
+        EncodeOutput,
+        SparseOutput,
+        TokenClassificationOutput,
+        TokenEmbeddingOutput,
+    )
     from forebay.core.params import PoolingParams, TextParams
-    from forebay.core.request import EmbeddingOutput, Reply, Request
+    from forebay.core.request import Reply, Request
+    from forebay.core.tasks import Task
 
 __all__ = [
     "AsyncEngine",
+    "ClassificationOutput",
     "EmbeddingOutput",
+    "EncodeOutput",
     "EngineLimits",
     "ForebayError",
     "ModelOptions",
@@ -24,13 +35,19 @@ __all__ = [
     "PoolingParams",
     "Reply",
     "Request",
+    "SparseOutput",
+    "Task",
     "TextParams",
+    "TokenClassificationOutput",
+    "TokenEmbeddingOutput",
     "__version__",
 ]
 
 _HOMES = {
     "AsyncEngine": "api.async_engine",
-    "EmbeddingOutput": "core.request",
+    "ClassificationOutput": "core.outputs",
+    "EmbeddingOutput": "core.outputs",
+    "EncodeOutput": "core.outputs",
     "EngineLimits": "core.config",
     "ForebayError": "core.errors",
     "ModelOptions": "core.config",
@@ -39,7 +56,11 @@ _HOMES = {
     "PoolingParams": "core.params",
     "Reply": "core.request",
     "Request": "core.request",
+    "SparseOutput": "core.outputs",
+    "Task": "core.tasks",
     "TextParams": "core.params",
+    "TokenClassificationOutput": "core.outputs",
+    "TokenEmbeddingOutput": "core.outputs",
 }
 
 

@@ -8,6 +8,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Never
 
@@ -15,13 +16,15 @@ import typer
 from typer.main import get_command
 
 import forebay.cli.inputs  # noqa: F401  (its errors belong to the table)
+from forebay.api.model import PoolingModel
 from forebay.checkpoint.pipeline import STAGES
 from forebay.cli.main import app as cli_app
 from forebay.core.config import ServerOptions
 from forebay.core.errors import ForebayError, LoadError
-from forebay.core.tasks import REMOVED_TASKS
+from forebay.core.tasks import ALLOWED_PARAMS, COMPOSED_TASKS, REMOVED_TASKS, Task
 from forebay.layers.activation import ACTIVATIONS
 from forebay.loading.plan import _METHOD_OF_MODE as METHOD_OF_MODE
+from forebay.loading.resolve import SUFFIXES
 from forebay.models.registry import ENCODERS
 from forebay.pooling.methods import METHODS
 from forebay.server.app import create_app
@@ -30,6 +33,15 @@ from forebay.server.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- generated:(?!end)(\S+) -->\n).*?(<!-- generated:end -->)", re.DOTALL)
+
+HEAD_WORDS = {"sequence": "classifier", "token": "tagger", "masked_lm": "language model"}
+KIND_WORDS = {
+    "embed": "an embedder",
+    "sequence": "a classifier of texts",
+    "token": "a classifier of tokens",
+    "masked_lm": "an embedder whose language model's head gives sparse vectors too",
+    "generate": "refused, unless `convert` says what to make of it",
+}
 
 
 def to_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -90,18 +102,37 @@ def make_errors() -> str:
 
 
 def make_architectures() -> str:
-    """The table of encoders."""
-    rows = [
-        [code(kind), code(name), code(module.replace(".", "/") + ".py")] for kind, (module, name) in ENCODERS.items()
-    ]
-    return to_table(["`model_type` in config.json", "class", "file"], rows)
+    """The table of encoders, with the trained heads that each can carry."""
+    rows = []
+    for kind, (module, name) in ENCODERS.items():
+        heads = ", ".join(HEAD_WORDS[head] for head in getattr(import_module(module), name).heads)
+        rows.append([code(kind), code(name), code(module.replace(".", "/") + ".py"), heads or "–"])
+    return to_table(["`model_type` in config.json", "class", "file", "heads"], rows)
+
+
+def make_kinds() -> str:
+    """What a checkpoint without modules.json is taken for, by its architecture's name."""
+    return to_table(
+        ["architecture ends in", "taken for"], [[code(end), KIND_WORDS[kind]] for end, kind in SUFFIXES.items()]
+    )
+
+
+def make_tasks() -> str:
+    """The outputs that can be asked for."""
+    rows = []
+    for task in Task:
+        parts, method = COMPOSED_TASKS.get(task), getattr(PoolingModel, task, None)
+        if parts is not None:
+            rows.append([code(task), code("encode"), "", " and ".join(parts)])
+        elif method is not None:
+            rows.append([code(task), code(method.__name__), code(*sorted(ALLOWED_PARAMS[task])), first_line(method)])
+    return to_table(["task", "method", "parameters", ""], rows)
 
 
 def make_methods() -> str:
-    """The table of pooling methods."""
+    """The table of pooling methods by their names in checkpoints."""
     modes = {method: mode for mode, method in METHOD_OF_MODE.items()}
-    rows = [[code(name), code(modes[name]), first_line(method)] for name, method in METHODS.items()]
-    return to_table(["method", "in a checkpoint", "takes"], rows)
+    return to_table(["method", "in a Pooling module"], [[code(name), code(modes[name])] for name in METHODS])
 
 
 def make_stages() -> str:
@@ -151,11 +182,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "architectures": make_architectures,
     "cli": make_cli,
     "errors": make_errors,
+    "kinds": make_kinds,
     "methods": make_methods,
     "metrics": make_metrics,
     "removed-tasks": make_removed_tasks,
     "routes": make_routes,
     "stages": make_stages,
+    "tasks": make_tasks,
 }
 
 

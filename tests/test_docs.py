@@ -40,7 +40,7 @@ def read_fences(language: str) -> list[tuple[str, str]]:
 
 def read_shell_lines(command: str) -> list[str]:
     lines = [line for _, body in read_fences("sh") for line in body.splitlines()]
-    return [line for line in lines if line.startswith(f"{command} ")]
+    return list(dict.fromkeys(line for line in lines if line.startswith(f"{command} ")))
 
 
 def as_cases(fences: list[tuple[str, str]]) -> list[object]:
@@ -108,7 +108,7 @@ def test_servers_command_lines_are_understood(line):
     group = get_command(app)
     words = shlex.split(line)[2:]
     command = group.get_command(typer.Context(group), "serve")
-    assert command.make_context("serve", words).params["model"] == words[0]
+    assert command.make_context("serve", [*words]).params["model"] == words[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -6,7 +6,7 @@ then scheduled, run and answered by the engine's own thread.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from forebay.core.config import EngineLimits, ModelOptions
@@ -19,6 +19,7 @@ from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
 from forebay.engine.sequence import Job, SequenceTraits
 from forebay.loading.assemble import LoadedModel, load_model
+from forebay.text.spans import Spans
 
 # Requests with at most so many characters or ids are tokenized at once on the caller's thread: a hand-over to
 # another thread costs more than that.
@@ -86,6 +87,16 @@ class AsyncEngine:
     def count_queued(self) -> tuple[int, int]:
         """(sequences, tokens) that wait for a step."""
         return self._engine.count_queued()
+
+    def spans(self, items: Sequence[Item], text: TextParams) -> list[Spans]:
+        """Tell where the tokens of each item stand in its text, as a request with these parameters had them."""
+        prompt = self._model.prompts.choose(text)
+        tokenizer = self._model.texts[self._choose_route(text.input_type)]
+        return [tokenizer.spans(item, text, prompt) for item in items]
+
+    def token_of(self, token_id: int) -> str:
+        """Return a token id's text ("" for an id without one)."""
+        return next(iter(self._model.texts.values())).token_of(token_id)
 
     def close(self, *, drain: float = 0.0) -> None:
         """Refuse new requests, give those under way up to ``drain`` seconds, abort the rest, free the threads."""

@@ -3,28 +3,36 @@
 It enters the walk at tokenization and leaves it at the reply: the same functions, and the same numbers, as the server.
 """
 
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from itertools import islice
 from types import TracebackType
-from typing import Any, Literal, Self
-
-import numpy as np
+from typing import Any, Self, Unpack
 
 from forebay.api.async_engine import AsyncEngine
-from forebay.core.config import DType, EngineLimits, ModelOptions, PoolerConfig
+from forebay.api.outputs import OutputMaker, TextOptions, Texts, as_items, with_progress
+from forebay.core.config import Convert, DType, EngineLimits, ModelOptions, PoolerConfig, Runner
 from forebay.core.errors import InvalidRequest, Overloaded
 from forebay.core.info import ModelInfo
+from forebay.core.outputs import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    EncodeOutput,
+    SparseOutput,
+    TokenClassificationOutput,
+    TokenEmbeddingOutput,
+)
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import EmbeddingOutput, Item, Lane, Reply, Request
+from forebay.core.request import Item, Lane, Reply, Request
+from forebay.core.tasks import Task, parse_outputs
+from forebay.text.entities import check_aggregation
 
 # Chunks of a long job that are under way at once: while one is computed the next is tokenized.
 _CHUNKS_IN_FLIGHT = 3
 _CHUNK_ITEMS = 1024
-_PROGRESS_ITEMS = 512
 
 _UnderWay = deque[tuple[Request, Future[Reply]]]
 
@@ -49,10 +57,12 @@ class PoolingModel:
         max_model_len: int | None = None,
         pooler_config: PoolerConfig | Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
+        runner: Runner = "auto",
+        convert: Convert = "auto",
         limits: EngineLimits | None = None,
     ) -> None:
         pooler = pooler_config if isinstance(pooler_config, PoolerConfig) else PoolerConfig.parse(pooler_config or {})
-        options = ModelOptions(model, revision, dtype, device, max_model_len, pooler, cache_dir)
+        options = ModelOptions(model, revision, dtype, device, max_model_len, pooler, cache_dir, runner, convert)
         self.engine = AsyncEngine.load(options, limits)
 
     @property
@@ -60,35 +70,114 @@ class PoolingModel:
         """What was loaded, and who decided what."""
         return self.engine.info
 
-    def embed(  # noqa: PLR0913  (keyword-only, each a field of TextParams or PoolingParams)
+    def embed(
         self,
-        texts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        texts: Texts,
         *,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        input_type: str | None = None,
+        dimensions: int | None = None,
+        truncate_dim: int | None = None,
+        use_activation: bool | None = None,
+        **options: Unpack[TextOptions],
+    ) -> EmbeddingOutput:
+        """Embed one text or many: ``embeddings`` float32 [n, dim], in input order (n is 1 for a single text).
+
+        Token ids are taken as they are, with special tokens put around them. ``dimensions`` slices and normalises
+        again, ``truncate_dim`` slices only; ``use_activation`` False leaves vectors as long as they are. The
+        options are those of :class:`forebay.TextParams`, and ``show_progress`` (None: a bar for long work on a
+        terminal). Raises InvalidRequest or InputTooLong for what can't be embedded, ItemFailed for an item whose
+        forward failed.
+        """
+        pooling = PoolingParams((Task.EMBED,), dimensions, truncate_dim, use_activation)
+        output = self._make(texts, pooling, options)[Task.EMBED]
+        assert isinstance(output, EmbeddingOutput)
+        return output
+
+    def classify(
+        self, texts: Texts, *, use_activation: bool | None = None, **options: Unpack[TextOptions]
+    ) -> ClassificationOutput:
+        """Score all labels for each text: ``scores`` float32 [n, labels]; ``use_activation`` False gives logits."""
+        pooling = PoolingParams((Task.CLASSIFY,), use_activation=use_activation)
+        output = self._make(texts, pooling, options)[Task.CLASSIFY]
+        assert isinstance(output, ClassificationOutput)
+        return output
+
+    def token_embed(
+        self,
+        texts: Texts,
+        *,
         dimensions: int | None = None,
         use_activation: bool | None = None,
-        truncate: bool = True,
-        truncation_side: Literal["left", "right"] | None = None,
-        max_tokens: int | None = None,
-        show_progress: bool | None = None,
-    ) -> EmbeddingOutput:
-        """Embed one text or many; token ids are taken as they are, with special tokens put around them.
+        chunk_size: int | None = None,
+        **options: Unpack[TextOptions],
+    ) -> TokenEmbeddingOutput:
+        """Embed every token, special ones included: float32 [tokens, dim] for each text.
 
-        Returns float32 [n, dim], in input order (n is 1 for a single text). ``show_progress`` None shows a bar
-        for long work on a terminal. Raises InvalidRequest or InputTooLong for what can't be embedded, ItemFailed
-        for an item whose forward failed.
+        ``chunk_size`` averages windows of so many tokens instead (late chunking) and tells their characters.
         """
-        items = _as_items(texts)
-        text = TextParams(prompt, prompt_name, input_type, truncate, truncation_side, max_tokens)
-        pooling = PoolingParams(dimensions=dimensions, use_activation=use_activation)
+        pooling = PoolingParams((Task.TOKEN_EMBED,), dimensions, use_activation=use_activation, chunk_size=chunk_size)
+        output = self._make(texts, pooling, options)[Task.TOKEN_EMBED]
+        assert isinstance(output, TokenEmbeddingOutput)
+        return output
+
+    def token_classify(
+        self,
+        texts: Texts,
+        *,
+        use_activation: bool | None = None,
+        aggregation: str | None = None,
+        **options: Unpack[TextOptions],
+    ) -> TokenClassificationOutput:
+        """Score all labels for every token: float32 [tokens, labels] for each text.
+
+        ``aggregation`` (none, simple, first, average, max) also joins tokens to entities with their characters.
+        """
+        if aggregation is not None:
+            check_aggregation(aggregation)
+        pooling = PoolingParams((Task.TOKEN_CLASSIFY,), use_activation=use_activation)
+        output = self._make(texts, pooling, options, aggregation)[Task.TOKEN_CLASSIFY]
+        assert isinstance(output, TokenClassificationOutput)
+        return output
+
+    def sparse(
+        self, texts: Texts, *, max_active_dims: int | None = None, **options: Unpack[TextOptions]
+    ) -> SparseOutput:
+        """Make sparse vectors over the vocabulary; ``max_active_dims`` keeps the heaviest entries of each."""
+        pooling = PoolingParams((Task.SPARSE,), max_active_dims=max_active_dims)
+        output = self._make(texts, pooling, options)[Task.SPARSE]
+        assert isinstance(output, SparseOutput)
+        return output
+
+    def encode(
+        self,
+        texts: Texts,
+        *,
+        task: Task | str | None = None,
+        outputs: Sequence[Task | str] | None = None,
+        pooling: PoolingParams | None = None,
+        **options: Unpack[TextOptions],
+    ) -> EncodeOutput:
+        """Make one or several outputs of one forward; ``result["sparse"]`` picks one of them.
+
+        ``task`` None is the model's default task; ``pooling`` gives further parameters, for all outputs at once.
+        """
+        if task is not None and outputs is not None:
+            raise InvalidRequest("'task' names one output and 'outputs' several; give one of them", field="outputs")
+        names = outputs if outputs is not None else [task or self.info.abilities.default_task]
+        params = replace(pooling or PoolingParams(), outputs=parse_outputs(names))
+        return self._make(texts, params, options)
+
+    def _make(
+        self, texts: Texts, pooling: PoolingParams, options: TextOptions, aggregation: str | None = None
+    ) -> EncodeOutput:
+        items = as_items(texts)
+        show_progress = options.pop("show_progress", None)
+        text = TextParams(**options)  # type: ignore[misc]  # what is left are the fields of TextParams
         if len(items) <= 1:  # the short way: no chunks, no bar
             replies = [self.engine.submit(Request(items, pooling, text)).result()]
         else:
             stream = self.stream(items, pooling=pooling, text=text)
-            replies = list(_with_progress(stream, len(items), show_progress))
-        return self._join(replies, pooling)
+            replies = list(with_progress(stream, len(items), show_progress))
+        return OutputMaker(self.engine, items, text, aggregation).make(replies, pooling)
 
     def stream(
         self,
@@ -144,51 +233,3 @@ class PoolingModel:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    def _join(self, replies: list[Reply], pooling: PoolingParams) -> EmbeddingOutput:
-        for reply in replies:
-            reply.raise_errors()
-        rows = [row for reply in replies for row in reply.rows]
-        abilities = self.info.abilities
-        size = pooling.dimensions or abilities.default_dimension
-        return EmbeddingOutput(
-            embeddings=np.stack(rows) if rows else np.zeros((0, size), np.float32),
-            num_tokens=np.concatenate([np.zeros(0, np.int32), *(reply.num_tokens for reply in replies)]),
-            truncated=np.concatenate([np.zeros(0, np.bool_), *(reply.truncated for reply in replies)]),
-        )
-
-
-def _as_items(texts: Any) -> Sequence[Item]:
-    """Tell one text, one list of ids and many of either apart."""
-    if isinstance(texts, str):
-        return [texts]
-    if isinstance(texts, np.ndarray) and texts.dtype.kind in "iu" and texts.ndim == 1:
-        return [texts.tolist()]
-    if (
-        isinstance(texts, bytes | bytearray | dict)
-        or not hasattr(texts, "__len__")
-        or not hasattr(texts, "__getitem__")
-    ):
-        raise InvalidRequest(
-            f"texts is of type {type(texts).__name__}; expected a text, a list of texts, or lists of token ids",
-            field="texts",
-        )
-    if len(texts) and all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in texts):
-        return [list(texts)]
-    return list(texts)
-
-
-def _with_progress(replies: Iterator[Reply], total: int, show: bool | None) -> Iterator[Reply]:
-    """Pass replies on, and count their items on a bar where that is wanted."""
-    if show is False or (show is None and (total < _PROGRESS_ITEMS or not sys.stderr.isatty())):
-        yield from replies
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("embedding"), BarColumn(), MofNCompleteColumn(), TextColumn("texts"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("embedding", total=total)
-        for reply in replies:
-            yield reply
-            progress.advance(task, len(reply.rows))

@@ -1,6 +1,6 @@
-"""What goes in and what comes out: requests, replies and typed outputs."""
+"""What goes in and what comes out of the engine: requests and replies."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -85,29 +85,3 @@ class Reply:
         """Raise the first item's error, if any item failed."""
         if self.errors:
             raise self.errors[min(self.errors)]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EmbeddingOutput:
-    """Embeddings of a list of texts, in input order.
-
-    ``embeddings`` is float32 [n, dim]; ``num_tokens`` int32 [n]; ``truncated`` bool [n]. Iterating or indexing
-    gives single vectors [dim]; NumPy functions accept the object itself.
-    """
-
-    embeddings: NDArray[np.float32]
-    num_tokens: NDArray[np.int32]
-    truncated: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.embeddings)
-
-    def __getitem__(self, index: int) -> NDArray[np.float32]:
-        row: NDArray[np.float32] = self.embeddings[index]
-        return row
-
-    def __iter__(self) -> Iterator[NDArray[np.float32]]:
-        return iter(self.embeddings)
-
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> NDArray[np.float32]:
-        return np.array(self.embeddings, dtype=dtype, copy=copy)

@@ -3,6 +3,7 @@
 The one table of the vocabulary. It knows no tensors and no models.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from forebay.core.errors import InvalidRequest
@@ -57,6 +58,12 @@ REMOVED_TASKS: dict[str, str] = {
     "encode": "use 'token_embed' for one vector a token, or 'token_classify' for scores a token",
     "reward": "use 'classify' for one score a text, or 'token_classify' for scores a step",
 }
+
+
+def parse_outputs(names: Sequence[str]) -> tuple[Task, ...]:
+    """Return the outputs that a list of tasks asks for: composed tasks taken apart, each once, in order."""
+    tasks = [parse_task(name) for name in names]
+    return tuple(dict.fromkeys(part for task in tasks for part in COMPOSED_TASKS.get(task, (task,))))
 
 
 def parse_task(name: str) -> Task:

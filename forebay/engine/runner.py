@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
@@ -53,5 +54,7 @@ class Runner:
             outputs = [pipeline.pool(task, hidden, cursor, params).to_host() for task in params.outputs]
             rows = list(zip(*outputs, strict=True))
             finite = [all(is_finite(row) for row in row_set) for row_set in rows]
-            for seq, place in group.members:
-                yield Result(seq, rows[place], finite[place])
+            is_given = [False] * len(rows)
+            for seq, place in group.members:  # each caller may write into its own
+                yield Result(seq, deepcopy(rows[place]) if is_given[place] else rows[place], finite[place])
+                is_given[place] = True

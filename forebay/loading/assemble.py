@@ -12,7 +12,7 @@ from forebay.checkpoint.spec import ModelSpec, architectures_of, read_spec
 from forebay.core.config import ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision, ModelInfo
-from forebay.core.params import Abilities
+from forebay.core.params import Abilities, PoolingParams
 from forebay.core.tasks import DEFAULT_ORDER, Task, parse_task
 from forebay.loading.modules import Loader
 from forebay.loading.plan import Log, Plan, RoutePlan, make_plan
@@ -119,10 +119,11 @@ def _abilities(
         )
     dim = dims.pop()
     overrides = loader.options.pooler
-    for name, size in (("truncate_dim", spec.truncate_dim), ("dimensions", overrides.dimensions)):
-        if size is not None and not 1 <= size <= dim:
-            raise InvalidRequest(f"{name} is {size}, but the vectors have {dim} numbers", field=name)
-    return Abilities(
+    if spec.truncate_dim is not None and spec.truncate_dim > dim > 0:
+        raise UnsupportedCheckpoint(
+            f"config_sentence_transformers.json: truncate_dim is {spec.truncate_dim}, but the vectors have {dim}"
+        )
+    abilities = Abilities(
         tasks=tasks,
         default_task=_choose_default(tasks, overrides.task, loader.log),
         dimension=dim,
@@ -134,6 +135,9 @@ def _abilities(
         routes=tuple(name for name in built if name),
         labels=next(iter(built.values())).labels,
     )
+    if overrides.dimensions is not None:
+        PoolingParams(dimensions=overrides.dimensions).check(abilities)
+    return abilities
 
 
 def _choose_default(tasks: tuple[Task, ...], wish: str | None, log: Log) -> Task:

@@ -3,8 +3,10 @@
 Pure: reads no weights and builds no modules. Nothing behind it asks the checkpoint or the user again.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from forebay.checkpoint.pipeline import (
     DenseStage,
@@ -18,7 +20,7 @@ from forebay.checkpoint.pipeline import (
 )
 from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of
 from forebay.checkpoint.stages import TOKENS, SparseStaticEmbeddingStage, SpladePoolingStage, features_of, name_of
-from forebay.core.config import ModelOptions
+from forebay.core.config import DType, ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision
 from forebay.loading.resolve import Kind, check_runner, resolve_kind, trained_for
@@ -107,10 +109,9 @@ def _choose_device(options: ModelOptions, has_cuda: bool, log: Log) -> str:
         device = "cuda" if has_cuda else "cpu"
         log.say("device", device, "what the machine has")
         return device
-    kind = options.device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", options.device):
         raise InvalidRequest(f"device is '{options.device}'; expected auto, cpu, cuda or cuda:N", field="device")
-    if kind == "cuda" and not has_cuda:
+    if options.device != "cpu" and not has_cuda:
         raise InvalidRequest("device is 'cuda', but this torch sees no CUDA device; use 'cpu'", field="device")
     log.say("device", options.device, _USER)
     return options.device
@@ -119,6 +120,9 @@ def _choose_device(options: ModelOptions, has_cuda: bool, log: Log) -> str:
 def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device: str, log: Log) -> str:
     backbones = [route.backbone for route in routes.values()]
     stored = {dtype_of(stage.config) for stage in backbones if isinstance(stage, TransformerStage)} - {None}
+    if options.dtype not in get_args(DType):
+        known = ", ".join(get_args(DType))
+        raise InvalidRequest(f"dtype is '{options.dtype}'; expected one of {known}", field="dtype")
     if options.dtype != "auto":
         if options.dtype == "float16" and device == "cpu":
             raise InvalidRequest("float16 is not computed on CPU; use bfloat16 or float32", field="dtype")

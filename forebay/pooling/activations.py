@@ -17,7 +17,11 @@ def module_activation(dotted: str) -> Function:
     kind = getattr(torch.nn, name, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
         raise UnsupportedCheckpoint(f"the activation '{dotted}' is no class of torch.nn")
-    function: Function = kind(dim=-1) if kind in (torch.nn.Softmax, torch.nn.LogSoftmax) else kind()
+    try:
+        module = kind(dim=-1) if kind in (torch.nn.Softmax, torch.nn.LogSoftmax) else kind()
+    except TypeError:  # it is nothing without arguments
+        raise UnsupportedCheckpoint(f"the activation '{dotted}' is no function of one tensor") from None
+    function: Function = module.eval()
     return function
 
 

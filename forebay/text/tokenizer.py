@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, normalizers
 from forebay.core.errors import InputTooLong, InvalidRequest, UnsupportedCheckpoint
 from forebay.core.params import TextParams
 from forebay.core.request import Item
+from forebay.text.spans import Spans, read_spans
 
 Ids = NDArray[np.int32]
 Side = Literal["left", "right"]
@@ -137,6 +138,40 @@ class TextTokenizer:
         num_cut = np.maximum(num_body - room, 0)
         prompt_lens = self._prompt_lens(items, prompt, frame, num_cut if side == "left" else np.zeros_like(num_cut))
         return Encoded(ids, truncated, np.minimum(prompt_lens, num_body - num_cut + len(frame.prefix)))
+
+    def spans(self, item: Item, params: TextParams, prompt: str) -> Spans:
+        """Tell where the tokens of one item stand in its text; token ids have no text and no offsets."""
+        frame = self._frame if params.add_special_tokens else self._no_frame
+        room = min(params.max_tokens or self.max_len, self.max_len) - len(frame)
+        side = params.truncation_side or self._side
+        body = self._text_spans(prompt + item, room, side) if isinstance(item, str) else self._no_spans(item, params)
+        cut = slice(0, room) if side == "right" else slice(max(0, len(body.offsets) - room), None)
+        offsets = np.maximum(body.offsets[cut] - len(prompt), 0)
+        before, after = len(frame.prefix), len(frame.suffix)
+        return Spans(
+            np.pad(offsets, ((before, after), (0, 0))),
+            np.pad(body.is_special[cut], (before, after), constant_values=True),
+            np.pad(body.is_subword[cut], (before, after)),
+        )
+
+    def token_of(self, token_id: int) -> str:
+        """Return a token id's text."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def _text_spans(self, text: str, room: int, side: Side) -> Spans:
+        text = _mend(text)
+        limit = max(_MIN_CHARS, _MAX_CHARS_A_TOKEN * room)
+        cut = _cut_text(text, limit, side)
+        encoding = self._tokenizer.encode(cut, add_special_tokens=False)
+        first_char = 0 if side == "right" else len(text) - len(cut)
+        unknown = getattr(self._tokenizer.model, "unk_token", None)
+        unknown_id = self._tokenizer.token_to_id(unknown) if isinstance(unknown, str) else None
+        return read_spans(self._tokenizer, cut, encoding, first_char, unknown_id)
+
+    def _no_spans(self, item: Sequence[int], params: TextParams) -> Spans:
+        length = len(self._check_ids(item, 0, params))
+        flags = np.zeros(length, np.bool_)
+        return Spans(np.zeros((length, 2), np.int64), flags, flags)
 
     def _bodies(
         self, items: Sequence[Item], params: TextParams, prompt: str, room: int, side: Side

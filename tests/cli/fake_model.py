@@ -15,7 +15,8 @@ import numpy as np
 from forebay.core.errors import CheckpointNotFound, InputTooLong, ItemFailed
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.params import Abilities, PoolingParams, TextParams
-from forebay.core.request import EmbeddingOutput, Reply
+from forebay.core.outputs import EmbeddingOutput
+from forebay.core.request import Reply
 from forebay.core.tasks import Task
 
 DIMENSION = 8
@@ -79,7 +80,7 @@ class FakeModel:
 
     def embed(self, texts):
         reply = self.answer([texts] if isinstance(texts, str) else texts, PoolingParams(), TextParams())
-        return EmbeddingOutput(np.stack(reply.rows), reply.num_tokens, reply.truncated)
+        return EmbeddingOutput(reply.num_tokens, reply.truncated, np.stack(reply.rows))
 
 
 def as_module() -> types.ModuleType:

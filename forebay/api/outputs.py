@@ -1,0 +1,145 @@
+"""Replies to typed outputs, and what else stands between a Python call and its requests: items and the progress bar."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forebay.api.async_engine import AsyncEngine
+from forebay.core.errors import InvalidRequest
+from forebay.core.outputs import (
+    AnyOutput,
+    ClassificationOutput,
+    EmbeddingOutput,
+    EncodeOutput,
+    Entity,
+    SparseOutput,
+    TokenClassificationOutput,
+    TokenEmbeddingOutput,
+)
+from forebay.core.params import PoolingParams, TextParams
+from forebay.core.request import Item, Reply
+from forebay.core.tasks import Task
+from forebay.text.entities import find_entities
+from forebay.text.spans import Spans, window_spans
+
+Texts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+
+_PROGRESS_ITEMS = 512
+
+
+class TextOptions(TypedDict, total=False):
+    """Keyword options of every method: the fields of TextParams, and whether to show a progress bar."""
+
+    prompt: str | None
+    prompt_name: str | None
+    input_type: str | None
+    truncate: bool
+    truncation_side: Literal["left", "right"] | None
+    max_tokens: int | None
+    add_special_tokens: bool
+    show_progress: bool | None
+
+
+def as_items(texts: Any) -> Sequence[Item]:
+    """Tell one text, one list of ids and many of either apart."""
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, np.ndarray) and texts.dtype.kind in "iu" and texts.ndim == 1:
+        return [texts.tolist()]
+    is_sequence = hasattr(texts, "__len__") and hasattr(texts, "__getitem__")
+    if not is_sequence or isinstance(texts, bytes | bytearray | dict):
+        raise InvalidRequest(
+            f"texts is of type {type(texts).__name__}; expected a text, a list of texts, or lists of token ids",
+            field="texts",
+        )
+    if len(texts) and all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in texts):
+        return [list(texts)]
+    return list(texts)
+
+
+class OutputMaker:
+    """Joins the replies to one list of items into typed outputs."""
+
+    def __init__(self, engine: AsyncEngine, items: Sequence[Item], text: TextParams, aggregation: str | None) -> None:
+        self._engine = engine
+        self._items = items
+        self._text = text
+        self._aggregation = aggregation
+
+    def make(self, replies: Sequence[Reply], pooling: PoolingParams) -> EncodeOutput:
+        """Raise the first item's error, or return all outputs."""
+        for reply in replies:
+            reply.raise_errors()
+        num_tokens = np.concatenate([np.zeros(0, np.int32), *(reply.num_tokens for reply in replies)])
+        truncated = np.concatenate([np.zeros(0, np.bool_), *(reply.truncated for reply in replies)])
+        outputs = {
+            task: self._one(
+                task, [row for reply in replies for row in reply.outputs[task]], num_tokens, truncated, pooling
+            )
+            for task in pooling.outputs
+        }
+        return EncodeOutput(num_tokens, truncated, outputs)
+
+    def _one(
+        self,
+        task: Task,
+        rows: list[Any],
+        num_tokens: NDArray[np.int32],
+        truncated: NDArray[np.bool_],
+        pooling: PoolingParams,
+    ) -> AnyOutput:
+        abilities = self._engine.info.abilities
+        match task:
+            case Task.EMBED:
+                size = pooling.dimensions or pooling.truncate_dim or abilities.default_dimension
+                return EmbeddingOutput(num_tokens, truncated, _stack(rows, size))
+            case Task.CLASSIFY:
+                return ClassificationOutput(
+                    num_tokens, truncated, _stack(rows, len(abilities.labels)), abilities.labels
+                )
+            case Task.TOKEN_EMBED:
+                spans = None if pooling.chunk_size is None else self._windows(pooling.chunk_size)
+                return TokenEmbeddingOutput(num_tokens, truncated, rows, spans)
+            case Task.SPARSE:
+                return SparseOutput(num_tokens, truncated, rows, abilities.vocab_size, self._engine.token_of)
+        spans_of = self._spans()
+        entities = None if self._aggregation is None else self._entities(rows, spans_of, abilities.labels)
+        flags = [spans.is_special for spans in spans_of]
+        return TokenClassificationOutput(num_tokens, truncated, rows, abilities.labels, flags, entities)
+
+    def _spans(self) -> list[Spans]:
+        return self._engine.spans(self._items, self._text)
+
+    def _windows(self, size: int) -> list[NDArray[np.int64]]:
+        return [window_spans(spans, size) for spans in self._spans()]
+
+    def _entities(self, rows: list[Any], spans_of: list[Spans], labels: tuple[str, ...]) -> list[list[Entity]]:
+        assert self._aggregation is not None
+        texts = [item if isinstance(item, str) else "" for item in self._items]
+        return [
+            find_entities(scores, labels, spans, text, self._aggregation)
+            for scores, spans, text in zip(rows, spans_of, texts, strict=True)
+        ]
+
+
+def _stack(rows: Sequence[NDArray[np.float32]], size: int) -> NDArray[np.float32]:
+    return np.stack(rows) if len(rows) else np.zeros((0, size), np.float32)
+
+
+def with_progress(replies: Iterator[Reply], total: int, show: bool | None) -> Iterator[Reply]:
+    """Pass replies on, and count their items on a bar where that is wanted."""
+    if show is False or (show is None and (total < _PROGRESS_ITEMS or not sys.stderr.isatty())):
+        yield from replies
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("texts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("texts", total=total)
+        for reply in replies:
+            yield reply
+            progress.advance(task, len(reply.num_tokens))

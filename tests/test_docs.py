@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 from forebay.cli.main import app, run
-from forebay.core.config import EngineLimits
+from forebay.core.config import SEQUENCE_POOLING, TOKEN_POOLING, EngineLimits, PoolerConfig
 from forebay.models.registry import ENCODERS
 from forebay.server.dialects.openai import EmbeddingsBody
 from tests.support.live_server import serving
@@ -26,6 +26,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 PLACE = "http://localhost:8000"
+CHECKPOINTS = {
+    "classifier": "BertForSequenceClassification",
+    "tagger": "BertForTokenClassification",
+    "language-model": "BertForMaskedLM",
+}
+"""The folders that examples name, and the transformers class of each."""
 
 
 def name_of(page: Path) -> str:
@@ -62,9 +68,26 @@ def url() -> Iterator[str]:
         yield where
 
 
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tiny checkpoints of the kinds that the examples name."""
+    import transformers
+
+    from tests.support import tiny
+
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name, kind in CHECKPOINTS.items():
+        folder = tiny.bert(root / name)
+        config = transformers.AutoConfig.from_pretrained(folder)
+        getattr(transformers, kind)(config).save_pretrained(folder)
+    return root
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that the examples name."""
+    for name in CHECKPOINTS:
+        (tmp_path / name).symlink_to(checkpoints / name)
     (tmp_path / "texts.txt").write_text("a text\nanother\n")
     (tmp_path / "articles.jsonl").write_text('{"id": 7, "body": "a text"}\n{"id": 8, "body": "another"}\n')
     (tmp_path / "table.csv").write_text("id,body\n7,a text\n8,another\n")
@@ -155,6 +178,12 @@ def test_the_batching_page_has_every_limit():
     text = (ROOT / "docs" / "concepts" / "batching.md").read_text()
     defaults = {name: getattr(EngineLimits(), name) for name in EngineLimits.__dataclass_fields__}
     assert [name for name, value in defaults.items() if f"| `{name}` | {value} |" not in text] == []
+
+
+def test_the_pooling_page_has_every_method_and_every_override():
+    text = (ROOT / "docs" / "concepts" / "pooling.md").read_text()
+    names = [*SEQUENCE_POOLING, *TOKEN_POOLING, *PoolerConfig.__dataclass_fields__]
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_the_readme_stays_short():

@@ -180,7 +180,7 @@ def _check_items(request: Request) -> None:
         if not _is_item(item):
             raise InvalidRequest(
                 f"input[{index}] is of type {type(item).__name__}; expected a text or a list of token ids",
-                field=f"input[{index}]",
+                index=index,
             )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 from forebay.api.async_engine import AsyncEngine
 from forebay.api.outputs import OutputMaker, TextOptions, Texts, as_items, with_progress
 from forebay.core.config import Convert, DType, EngineLimits, ModelOptions, PoolerConfig, Runner
-from forebay.core.errors import InvalidRequest, Overloaded
+from forebay.core.errors import ForebayError, InvalidRequest, Overloaded
 from forebay.core.info import ModelInfo
 from forebay.core.outputs import (
     ClassificationOutput,
@@ -189,13 +189,15 @@ class PoolingModel:
     ) -> Iterator[Reply]:
         """Answer items chunk by chunk, in order, with a bounded number of chunks under way.
 
-        Takes any iterable, endless ones too. Errors of single items stay in each ``reply.errors``.
+        Takes any iterable, endless ones too. Errors of single items stay in each ``reply.errors``, by their place
+        in the chunk; an error of a whole chunk is raised and tells the place in ``items``.
         """
         pooling, text = pooling or PoolingParams(), text or TextParams()
         if chunk_items < 1:
             raise InvalidRequest(f"chunk_items is {chunk_items}; expected 1 or more", field="chunk_items")
         source = iter(items)
         under_way: _UnderWay = deque()
+        num_done = 0
         try:
             while True:
                 while len(under_way) < _CHUNKS_IN_FLIGHT and (chunk := list(islice(source, chunk_items))):
@@ -204,8 +206,11 @@ class PoolingModel:
                 if not under_way:
                     return
                 reply = self._wait_for_first(under_way)
-                under_way.popleft()
+                request, _ = under_way.popleft()
+                num_done += len(request.items)
                 yield reply
+        except ForebayError as error:
+            raise error.move(num_done) from None
         finally:
             for _, future in under_way:
                 future.cancel()

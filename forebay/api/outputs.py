@@ -71,16 +71,17 @@ class OutputMaker:
 
     def make(self, replies: Sequence[Reply], pooling: PoolingParams) -> EncodeOutput:
         """Raise the first item's error, or return all outputs."""
+        num_before = 0
         for reply in replies:
-            reply.raise_errors()
+            if reply.errors:
+                raise reply.errors[min(reply.errors)].move(num_before)
+            num_before += len(reply.num_tokens)
         num_tokens = np.concatenate([np.zeros(0, np.int32), *(reply.num_tokens for reply in replies)])
         truncated = np.concatenate([np.zeros(0, np.bool_), *(reply.truncated for reply in replies)])
-        outputs = {
-            task: self._one(
-                task, [row for reply in replies for row in reply.outputs[task]], num_tokens, truncated, pooling
-            )
-            for task in pooling.outputs
-        }
+        outputs = {}
+        for task in pooling.outputs:
+            rows = [row for reply in replies for row in reply.outputs[task]]
+            outputs[task] = self._one(task, rows, num_tokens, truncated, pooling)
         return EncodeOutput(num_tokens, truncated, outputs)
 
     def _one(
@@ -97,9 +98,8 @@ class OutputMaker:
                 size = pooling.dimensions or pooling.truncate_dim or abilities.default_dimension
                 return EmbeddingOutput(num_tokens, truncated, _stack(rows, size))
             case Task.CLASSIFY:
-                return ClassificationOutput(
-                    num_tokens, truncated, _stack(rows, len(abilities.labels)), abilities.labels
-                )
+                scores = _stack(rows, len(abilities.labels))
+                return ClassificationOutput(num_tokens, truncated, scores, abilities.labels)
             case Task.TOKEN_EMBED:
                 spans = None if pooling.chunk_size is None else self._windows(pooling.chunk_size)
                 return TokenEmbeddingOutput(num_tokens, truncated, rows, spans)
@@ -107,7 +107,10 @@ class OutputMaker:
                 return SparseOutput(num_tokens, truncated, rows, abilities.vocab_size, self._engine.token_of)
         spans_of = self._spans()
         entities = None if self._aggregation is None else self._entities(rows, spans_of, abilities.labels)
-        flags = [spans.is_special for spans in spans_of]
+        flags = [
+            spans.is_special if len(spans.is_special) == len(scores) else np.zeros(len(scores), np.bool_)
+            for spans, scores in zip(spans_of, rows, strict=True)
+        ]  # rows that STEP picked are no special tokens
         return TokenClassificationOutput(num_tokens, truncated, rows, abilities.labels, flags, entities)
 
     def _spans(self) -> list[Spans]:

@@ -23,19 +23,36 @@
 A message says what was found, what was expected and what to do; it never repeats the input text.
 """
 
+from typing import Self
+
 
 class ForebayError(Exception):
-    """The root. ``status`` is the HTTP status, ``code`` a stable word for programs, ``field`` the request's field."""
+    """The root. ``status`` is the HTTP status, ``code`` a stable word for programs, ``field`` the request's field.
+
+    ``index`` is the place of the item at fault, where there is one; its message and field call it ``input[index]``.
+    """
 
     status = 500
     code = "internal_error"
 
-    def __init__(self, message: str, *, field: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, field: str | None = None, code: str | None = None, index: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
-        self.field = field
+        self.index = index
+        self.field = field if index is None else f"input[{index}]"
         if code is not None:
             self.code = code
+
+    def move(self, offset: int) -> Self:
+        """Say that the item stands ``offset`` places later, in the caller's own list; return the error itself."""
+        if self.index is not None:
+            old, self.index = f"input[{self.index}]", self.index + offset
+            self.field = f"input[{self.index}]"
+            self.message = self.message.replace(old, self.field)
+            self.args = (self.message,)
+        return self
 
 
 class RequestError(ForebayError):
@@ -105,13 +122,12 @@ class EngineError(ForebayError):
 
 
 class ItemFailed(EngineError):
-    """One item could not be computed; ``index`` is its place in the request."""
+    """One item could not be computed."""
 
     code = "item_failed"
 
     def __init__(self, message: str, *, index: int) -> None:
-        super().__init__(message, field=f"input[{index}]")
-        self.index = index
+        super().__init__(message, index=index)
 
 
 class Overloaded(EngineError):

@@ -49,7 +49,21 @@ class TextParams:
     add_special_tokens: bool = True
 
     def check(self, abilities: Abilities) -> None:
-        """Raise InvalidRequest where a field does not fit the model."""
+        """Raise InvalidRequest where a field has a wrong type or does not fit the model."""
+        _check_types(self, {"prompt": str, "prompt_name": str, "input_type": str, "max_tokens": int})
+        _check_types(self, {"truncate": bool, "add_special_tokens": bool})
+        if self.truncation_side not in (None, "left", "right"):
+            raise InvalidRequest(
+                f"truncation_side is '{self.truncation_side}'; expected 'left' or 'right'", field="truncation_side"
+            )
+        self._check_prompts(abilities)
+        if self.max_tokens is not None and not 1 <= self.max_tokens <= abilities.max_len:
+            raise InvalidRequest(
+                f"max_tokens is {self.max_tokens}, but this model reads 1 to {abilities.max_len} tokens",
+                field="max_tokens",
+            )
+
+    def _check_prompts(self, abilities: Abilities) -> None:
         if self.prompt is not None and self.prompt_name is not None:
             raise InvalidRequest("'prompt' and 'prompt_name' exclude each other; send one", field="prompt_name")
         if self.prompt_name is not None and self.prompt_name not in abilities.prompts:
@@ -58,11 +72,10 @@ class TextParams:
                 f"unknown prompt '{self.prompt_name}'; this model has: {known}. Use 'prompt' to give the text itself",
                 field="prompt_name",
             )
-        if self.max_tokens is not None and not 1 <= self.max_tokens <= abilities.max_len:
-            raise InvalidRequest(
-                f"max_tokens is {self.max_tokens}, but this model reads 1 to {abilities.max_len} tokens",
-                field="max_tokens",
-            )
+        input_types = ("query", "document", *abilities.prompts, *abilities.routes)
+        if self.input_type is not None and self.input_type not in input_types:
+            known = ", ".join(f"'{name}'" for name in dict.fromkeys(input_types))
+            raise InvalidRequest(f"unknown input_type '{self.input_type}'; this model has: {known}", field="input_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,8 @@ class PoolingParams:
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field does not fit the outputs or the model."""
+        _check_types(self, dict.fromkeys(("dimensions", "truncate_dim", "chunk_size", "max_active_dims"), int))
+        _check_types(self, {"use_activation": bool})
         if not self.outputs:
             raise InvalidRequest("no output is asked for; name at least one task", field="outputs")
         for task in self.outputs:
@@ -129,3 +144,12 @@ class PoolingParams:
 
 
 _OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", "chunk_size", "max_active_dims")
+
+
+def _check_types(params: object, kinds: Mapping[str, type]) -> None:
+    """Refuse a field of another type; None is what is left out. A bool is no number here."""
+    for name, kind in kinds.items():
+        value = getattr(params, name)
+        is_right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if value is not None and not is_right:
+            raise InvalidRequest(f"{name} is of type {type(value).__name__}; expected {kind.__name__}", field=name)

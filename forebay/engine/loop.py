@@ -144,7 +144,7 @@ class Engine:
                 self._answer(seq.job)
 
     def _fail(self, seq: Sequence, message: str) -> None:
-        if seq.job.fail(seq.index, ItemFailed(f"item {seq.index}: {message}", index=seq.index)):
+        if seq.job.fail(seq.index, ItemFailed(f"input[{seq.index}]: {message}", index=seq.index)):
             self._answer(seq.job)
 
     def _answer(self, job: Job) -> None:

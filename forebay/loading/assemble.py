@@ -53,8 +53,8 @@ def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> Loaded
     texts: dict[str, TextTokenizer] = {}
     built: dict[str, Built] = {}
     for name, route in plan.routes.items():
-        model = loader.backbone(route)
         files = load_tokenizer(route.backbone.folder)
+        model = loader.backbone(route, files.tokenizer.get_vocab_size())
         texts[name] = _make_text(loader, route, model, files, f" of route '{name}'" if name else "")
         built[name] = build_pipeline(loader, route, model, spec, files.marker_ids)
     abilities = _abilities(spec, built, texts, loader)
@@ -132,7 +132,7 @@ def _abilities(
         vocab_size=max(model.vocab_size for model in loader.backbones.values()),
         matryoshka=spec.matryoshka,
         prompts=spec.prompts,
-        routes=tuple(name for name in built if name),
+        routes=tuple(spec.routes.by_input_type),
         labels=next(iter(built.values())).labels,
     )
     if overrides.dimensions is not None:

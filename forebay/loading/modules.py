@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from forebay.checkpoint.classifier import labels_of
@@ -47,19 +48,23 @@ class Loader:
         """Where the weights go."""
         return torch.device(self.plan.device)
 
-    def backbone(self, route: RoutePlan) -> Encoder:
-        """Build and fill a backbone with the route's head, once for each folder."""
+    def backbone(self, route: RoutePlan, num_tokens: int) -> Encoder:
+        """Build and fill a backbone with the route's head, once for each folder.
+
+        ``num_tokens`` is the tokenizer's vocabulary: tokens that a static sparse table does not reach weigh nothing.
+        """
         key = (route.backbone.folder, route.head)
         if key not in self.backbones:
-            self.backbones[key] = self._load(route)
+            self.backbones[key] = self._load(route, num_tokens)
         return self.backbones[key]
 
-    def _load(self, route: RoutePlan) -> Encoder:
+    def _load(self, route: RoutePlan, num_tokens: int) -> Encoder:
         stage: Backbone = route.backbone
         if isinstance(stage, StaticEmbeddingStage):
             return self._static(_read_static(stage.folder))
         if not isinstance(stage, TransformerStage):
-            return self._static(load_sparse_static(stage.folder).float()[:, None])
+            weights = load_sparse_static(stage.folder).float()
+            return self._static(F.pad(weights, (0, max(0, num_tokens - len(weights))))[:, None])
         with torch.device("meta"):
             model = build_encoder(stage.config)
             naming = model.naming

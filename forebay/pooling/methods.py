@@ -126,7 +126,7 @@ def _maximum(hidden: Tensor, cursor: Cursor) -> Partial:
     skipped = np.clip(cursor.prompt_lens - cursor.offsets, 0, cursor.lens)
     first = 0
     for run in cursor.runs:
-        rows = hidden[run.rows].view(run.num_seqs, run.length, -1)
+        rows = hidden[run.rows].view(run.num_seqs, run.length, hidden.shape[1])
         own = slice(first, first + run.num_seqs)
         if run.length and not skipped[own].any():
             out[own] = rows.amax(1).float()

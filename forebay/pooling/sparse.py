@@ -107,7 +107,8 @@ def _largest(ids: NDArray[np.int64], weights: NDArray[np.float32]) -> tuple[NDAr
     """Return the distinct ids, ascending, and the largest weight of each."""
     distinct, places = np.unique(ids, return_inverse=True)
     largest = np.zeros(len(distinct), np.float32)
-    np.maximum.at(largest, places, weights)
+    with np.errstate(invalid="ignore"):  # NaN goes through, and the check behind finds it
+        np.maximum.at(largest, places, weights)
     return distinct, largest
 
 

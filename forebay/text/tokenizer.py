@@ -132,7 +132,7 @@ class TextTokenizer:
             raise InputTooLong(
                 f"input[{index}] has {int(num_body[index]) + len(frame)} tokens or more, but at most {max_len} are "
                 "read; send a shorter text, or allow truncation",
-                field=f"input[{index}]",
+                index=index,
             )
         ids = [frame.wrap(_cut(body, room, side)) for body in bodies]
         num_cut = np.maximum(num_body - room, 0)
@@ -224,18 +224,18 @@ class TextTokenizer:
     def _check_ids(self, item: Sequence[int], index: int, params: TextParams) -> Ids:
         name = f"input[{index}]"
         if len(item) == 0 and not params.add_special_tokens:
-            raise InvalidRequest(f"{name} is an empty list of token ids; send at least one id", field=name)
+            raise InvalidRequest(f"{name} is an empty list of token ids; send at least one id", index=index)
         try:
             ids = np.asarray(item)
         except ValueError:
             ids = np.zeros((0, 0))
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise InvalidRequest(f"{name} must be a text or a flat list of integer token ids", field=name)
+            raise InvalidRequest(f"{name} must be a text or a flat list of integer token ids", index=index)
         if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= self._vocab_size):
             raise InvalidRequest(
                 f"{name} has token ids outside of this model's vocabulary (0 to {self._vocab_size - 1}); ids of "
                 "another tokenizer mean nothing here: send texts (langchain: check_embedding_ctx_length=False)",
-                field=name,
+                index=index,
             )
         body = ids.astype(np.int32)
         return self._frame.unwrap(body) if params.add_special_tokens else body

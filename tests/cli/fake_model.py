@@ -14,8 +14,8 @@ import numpy as np
 
 from forebay.core.errors import CheckpointNotFound, InputTooLong, ItemFailed
 from forebay.core.info import Decision, ModelInfo
-from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.outputs import EmbeddingOutput
+from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import Reply
 from forebay.core.tasks import Task
 

@@ -64,7 +64,8 @@ ITEMS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=
 @given(st.lists(ITEMS, min_size=1, max_size=6), st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
 def test_order_is_kept_over_any_number_of_steps(requests: list[list[list[int]]], max_step_tokens: int) -> None:
-    engine = Engine(Runner({"": make_pipeline(FakeModel())}, CPU), EngineLimits(max_step_tokens=max_step_tokens), ignore)
+    runner, limits = Runner({"": make_pipeline(FakeModel())}, CPU), EngineLimits(max_step_tokens=max_step_tokens)
+    engine = Engine(runner, limits, ignore)
     replies = submit(engine, *map(make_job, requests))
     engine.close(0)
     for reply, ids in zip(replies, requests, strict=True):

@@ -80,7 +80,8 @@ def test_parts_stand_side_by_side() -> None:
     layer, x = make(16, 4, 8, 2), inputs(5, 16)
     assert layer.weight is not None
     assert layer.bias is not None
-    parts = [x @ weight.T + bias for weight, bias in zip(layer.weight.split([4, 8, 2]), layer.bias.split([4, 8, 2]))]
+    weights, biases = layer.weight.split([4, 8, 2]), layer.bias.split([4, 8, 2])
+    parts = [x @ weight.T + bias for weight, bias in zip(weights, biases, strict=True)]
     plain, packed = both(layer, x)
     torch.testing.assert_close(plain, torch.cat(parts, dim=1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(packed, torch.cat(parts, dim=1), rtol=1e-5, atol=1e-5)
@@ -132,9 +133,9 @@ def test_what_has_no_packed_form_stays_plain() -> None:
 
 
 @needs_packing
-def test_each_row_is_its_own(rows: int = 40) -> None:
+def test_each_row_is_its_own() -> None:
     """A row's result does not hang on its neighbours beyond rounding."""
-    layer, x = make(64, 48), inputs(rows, 64)
+    layer, x = make(64, 48), inputs(40, 64)
     layer.pack()
-    alone = torch.cat([layer(x[row : row + 1]) for row in range(rows)])
+    alone = torch.cat([layer(x[row : row + 1]) for row in range(40)])
     torch.testing.assert_close(layer(x), alone, rtol=0, atol=1e-6)

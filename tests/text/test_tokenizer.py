@@ -109,7 +109,8 @@ def test_a_limit_above_the_models_own_does_not_raise_it(kind: str) -> None:
 
 def test_prompts_stand_before_the_text(kind: str) -> None:
     encoded = text_tokenizer(kind).encode(["the lake", ""], TextParams(), "query: ")
-    assert [row.tolist() for row in encoded.ids] == [reference_ids(kind, text) for text in ("query: the lake", "query: ")]
+    whole = ("query: the lake", "query: ")
+    assert [row.tolist() for row in encoded.ids] == [reference_ids(kind, text) for text in whole]
     assert encoded.prompt_lens.tolist() == [0, 0]
 
 
@@ -140,7 +141,7 @@ SIZE = KINDS["bert"]().get_vocab_size()
 
 @pytest.mark.parametrize(
     "ids",
-    [[-1], [5, SIZE], [2**40], [2**70], [1.5], [5, "6"], [[5]], [[5], [6, 7]], [True, False], [None], {5, 6}, [5, None]],
+    [[-1], [5, SIZE], [2**40], [2**70], [1.5], [5, "6"], [[5]], [[5], [6, 7]], [True], [None], {5, 6}, [5, None]],
     ids=str,
 )
 def test_ids_that_are_none_are_refused_by_their_place(ids: Any) -> None:

@@ -82,7 +82,7 @@ def _check_vocabulary(items: tuple[Item, ...], vocab_size: int) -> None:
                 f"input[{index}] holds a token id outside this model's vocabulary of {vocab_size}. Ids must come from "
                 "the model's own tokenizer; where a client library made them with another one, make it send text "
                 "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)",
-                field=f"input[{index}]",
+                index=index,
             )
 
 

@@ -8,6 +8,7 @@ from forebay.version import __version__
 if TYPE_CHECKING:
     from forebay.api.async_engine import AsyncEngine
     from forebay.api.model import PoolingModel
+    from forebay.api.plugin import IOProcessor, Parsed
     from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig
     from forebay.core.errors import ForebayError
     from forebay.core.outputs import (
@@ -29,7 +30,9 @@ __all__ = [
     "EncodeOutput",
     "EngineLimits",
     "ForebayError",
+    "IOProcessor",
     "ModelOptions",
+    "Parsed",
     "PoolerConfig",
     "PoolingModel",
     "PoolingParams",
@@ -50,7 +53,9 @@ _HOMES = {
     "EncodeOutput": "core.outputs",
     "EngineLimits": "core.config",
     "ForebayError": "core.errors",
+    "IOProcessor": "api.plugin",
     "ModelOptions": "core.config",
+    "Parsed": "api.plugin",
     "PoolerConfig": "core.config",
     "PoolingModel": "api.model",
     "PoolingParams": "core.params",

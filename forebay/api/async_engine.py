@@ -8,13 +8,17 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
+from forebay.api.plugin import IOProcessor, find_processor, parse_checked
 from forebay.core.config import EngineLimits, ModelOptions
 from forebay.core.errors import InvalidRequest, NotReady
 from forebay.core.events import Observer, ignore
 from forebay.core.info import ModelInfo
 from forebay.core.params import PoolingParams, TextParams
 from forebay.core.request import Item, Lane, Reply, Request
+from forebay.core.tasks import Task
 from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
 from forebay.engine.sequence import Job, SequenceTraits
@@ -36,6 +40,7 @@ class AsyncEngine:
         self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
         self._is_closed = False
+        self.processor: IOProcessor | None = None
 
     @classmethod
     def load(
@@ -52,8 +57,10 @@ class AsyncEngine:
         """
         on_stage = on_stage or _ignore_stage
         model = load_model(options, on_stage)
+        processor = None if options.io_processor is None else find_processor(options.io_processor, model.info)
         on_stage("warming up")
         engine = cls(model, limits or EngineLimits(), observer)
+        engine.processor = processor
         try:
             engine._warm_up()
         except BaseException:
@@ -64,7 +71,36 @@ class AsyncEngine:
     @property
     def info(self) -> ModelInfo:
         """What was loaded, and who decided what."""
-        return self._model.info
+        info = self._model.info
+        if self.processor is None:
+            return info
+        tasks = (*info.abilities.tasks, Task.PLUGIN)
+        return replace(info, abilities=replace(info.abilities, tasks=tasks))
+
+    async def run_plugin(self, data: Any) -> Any:
+        """Answer a request of the IO processor: parse, run, render, the first and the last off the event loop."""
+        processor = self._require_processor()
+        request, context = await asyncio.to_thread(parse_checked, processor, data)
+        reply = await self.run(request)
+        reply.raise_errors()
+        return await asyncio.to_thread(processor.render, reply, context)
+
+    def plugin(self, data: Any) -> Any:
+        """The same, blocking."""
+        processor = self._require_processor()
+        request, context = parse_checked(processor, data)
+        reply = self.submit(request).result()
+        reply.raise_errors()
+        return processor.render(reply, context)
+
+    def _require_processor(self) -> IOProcessor:
+        if self.processor is None:
+            known = ", ".join(f"'{task}'" for task in self.info.abilities.tasks)
+            raise InvalidRequest(
+                f"this model has no IO processor (load it with one: --io-processor); it has the tasks {known}",
+                field="task",
+            )
+        return self.processor
 
     def submit(self, request: Request) -> "Future[Reply]":
         """Start a request and return at once. ``cancel()`` of the future drops the work that has not begun.
@@ -132,14 +168,15 @@ class AsyncEngine:
         route = self._choose_route(request.text.input_type)
         start = time.perf_counter()
         prompt = self._model.prompts.choose(request.text)
-        encoded = self._model.texts[route].encode(request.items, request.text, prompt)
+        splits = request.pooling.outputs == (Task.EMBED,)  # other outputs of a text's windows can't be joined
+        encoded = self._model.texts[route].encode(request.items, request.text, prompt, splits=splits)
         job = Job(
             future,
             lane=request.lane,
             deadline=request.deadline,
             tokenize_seconds=time.perf_counter() - start,
         )
-        job.fill(encoded.ids, encoded.truncated, encoded.prompt_lens, SequenceTraits(request.pooling, route))
+        job.fill(encoded, encoded.truncated, SequenceTraits(request.pooling, route))
         return job
 
     def _choose_route(self, input_type: str | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Self, Unpack
 
 from forebay.api.async_engine import AsyncEngine
 from forebay.api.outputs import OutputMaker, TextOptions, Texts, as_items, with_progress
+from forebay.api.plugin import IOProcessor
 from forebay.core.config import Convert, DType, EngineLimits, ModelOptions, PoolerConfig, Runner
 from forebay.core.errors import ForebayError, InvalidRequest, Overloaded
 from forebay.core.info import ModelInfo
@@ -59,11 +60,15 @@ class PoolingModel:
         cache_dir: str | None = None,
         runner: Runner = "auto",
         convert: Convert = "auto",
+        io_processor: str | type[IOProcessor] | None = None,
         limits: EngineLimits | None = None,
     ) -> None:
+        name = io_processor if isinstance(io_processor, str) else None
         pooler = pooler_config if isinstance(pooler_config, PoolerConfig) else PoolerConfig.parse(pooler_config or {})
-        options = ModelOptions(model, revision, dtype, device, max_model_len, pooler, cache_dir, runner, convert)
+        options = ModelOptions(model, revision, dtype, device, max_model_len, pooler, cache_dir, runner, convert, name)
         self.engine = AsyncEngine.load(options, limits)
+        if isinstance(io_processor, type):
+            self.engine.processor = io_processor(self.engine.info)
 
     @property
     def info(self) -> ModelInfo:
@@ -165,6 +170,10 @@ class PoolingModel:
         names = outputs if outputs is not None else [task or self.info.abilities.default_task]
         params = replace(pooling or PoolingParams(), outputs=parse_outputs(names))
         return self._make(texts, params, options)
+
+    def plugin(self, data: Any) -> Any:
+        """Hand data to the model's IO processor and return its answer (the task ``plugin``)."""
+        return self.engine.plugin(data)
 
     def _make(
         self, texts: Texts, pooling: PoolingParams, options: TextOptions, aggregation: str | None = None

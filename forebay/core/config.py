@@ -29,8 +29,10 @@ class PoolerConfig:
     ``task`` is the default task. ``seq_pooling_type`` names a method (CLS, LAST, MEAN, MEAN_SQRT_LEN, WEIGHTED, MAX),
     several joined by "+" for their concatenation; ``tok_pooling_type`` is ALL or STEP; ``pooling_type`` sets
     whichever of the two it names. ``use_activation`` False gives raw vectors and logits. ``dimensions`` is the
-    default slice. Scores are (logit - ``logit_mean``) / ``logit_sigma`` before their activation. STEP keeps the
-    rows of tokens with id ``step_tag_id``; ``returned_token_ids`` keeps only these columns of the scores.
+    default slice. ``enable_chunked_processing`` embeds a text that is longer than the model reads by windows, up
+    to ``max_embed_len`` tokens, and joins their vectors. Scores are (logit - ``logit_mean``) / ``logit_sigma``
+    before their activation. STEP keeps the rows of tokens with id ``step_tag_id``; ``returned_token_ids`` keeps
+    only these columns of the scores.
     """
 
     task: str | None = None
@@ -39,6 +41,8 @@ class PoolerConfig:
     tok_pooling_type: str | None = None
     use_activation: bool | None = None
     dimensions: int | None = None
+    enable_chunked_processing: bool = False
+    max_embed_len: int | None = None
     logit_mean: float | None = None
     logit_sigma: float | None = None
     step_tag_id: int | None = None
@@ -70,6 +74,11 @@ class PoolerConfig:
         if self.pooling_type is not None and (self.seq_pooling_type or self.tok_pooling_type):
             raise _refuse(
                 "pooler config: pooling_type stands for seq_pooling_type or tok_pooling_type; give one of them"
+            )
+        if self.max_embed_len is not None and not (self.enable_chunked_processing and self.max_embed_len >= 1):
+            raise _refuse(
+                "pooler config: max_embed_len bounds what enable_chunked_processing reads; set that to true, and "
+                "max_embed_len to 1 or more"
             )
         for method in self.sequence_methods or ():
             if method not in SEQUENCE_POOLING:
@@ -110,6 +119,7 @@ class ModelOptions:
     ``model`` is a local folder, a model id of the hub, or ``default`` for the embedded model. ``dtype`` "auto"
     computes in float32 on CPU and in the checkpoint's dtype (never float16 unasked) on an accelerator.
     ``runner`` and ``convert`` force how a checkpoint becomes a pooling model, where "auto" finds out.
+    ``io_processor`` names an installed plugin that serves the task ``plugin``.
     """
 
     model: str = "default"
@@ -121,6 +131,7 @@ class ModelOptions:
     cache_dir: str | None = None
     runner: Runner = "auto"
     convert: Convert = "auto"
+    io_processor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

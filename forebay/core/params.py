@@ -102,6 +102,8 @@ class PoolingParams:
         _check_types(self, {"use_activation": bool})
         if not self.outputs:
             raise InvalidRequest("no output is asked for; name at least one task", field="outputs")
+        if Task.PLUGIN in self.outputs and Task.PLUGIN in abilities.tasks:
+            raise InvalidRequest("the task 'plugin' takes 'data' for its IO processor, not texts", field="task")
         for task in self.outputs:
             if task not in abilities.tasks:
                 known = ", ".join(f"'{task}'" for task in abilities.tasks)

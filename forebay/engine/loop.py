@@ -140,7 +140,7 @@ class Engine:
                     "the model gave NaN or infinite numbers for this item; "
                     "load the model with dtype float32, or check its weights",
                 )
-            elif seq.job.deliver(seq.index, rows):
+            elif seq.job.deliver(seq, rows):
                 self._answer(seq.job)
 
     def _fail(self, seq: Sequence, message: str) -> None:

@@ -7,14 +7,16 @@ import time
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forebay.core.errors import ForebayError
 from forebay.core.params import PoolingParams
-from forebay.core.request import Lane, Reply, Row, Timings
+from forebay.core.request import Lane, Reply, Row, SparseVector, Timings
 from forebay.core.tasks import Task
+from forebay.engine.join import Part, join_parts
 
 
 class Job:
@@ -32,23 +34,22 @@ class Job:
         self._rows: list[tuple[Row, ...] | None] = []
         self._errors: dict[int, ForebayError] = {}
         self._num_left = 0
+        self._num_parts: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._parts: dict[int, list[Part]] = {}
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
-    def fill(
-        self,
-        ids: Seq[NDArray[np.int32]],
-        truncated: NDArray[np.bool_],
-        prompt_lens: NDArray[np.int64],
-        traits: "SequenceTraits",
-    ) -> None:
-        """Take the tokenized items; called once, before the job is submitted."""
+    def fill(self, tokens: "Tokens", truncated: NDArray[np.bool_], traits: "SequenceTraits") -> None:
+        """Take the tokenized items; called once, before the job is submitted. ``truncated`` is [items]."""
         self.sequences = [
-            Sequence(row, traits.params, traits.route, prompt_len, self, index)
-            for index, (row, prompt_len) in enumerate(zip(ids, prompt_lens.tolist(), strict=True))
+            Sequence(ids, traits.params, traits.route, prompt_len, self, owner)
+            for ids, prompt_len, owner in zip(
+                tokens.ids, tokens.prompt_lens.tolist(), tokens.owners.tolist(), strict=True
+            )
         ]
         self._tasks = traits.params.outputs
-        self._rows = [None] * len(ids)
-        self._num_left = len(ids)
+        self._rows = [None] * len(truncated)
+        self._num_left = len(self.sequences)
+        self._num_parts = np.bincount(tokens.owners, minlength=len(truncated))
         self._truncated = truncated
 
     @property
@@ -56,13 +57,25 @@ class Job:
         """True once the caller has the answer, an error, or has gone away."""
         return self.future.done()
 
-    def deliver(self, index: int, rows: tuple[Row, ...]) -> bool:
-        """Take one item's result, a row for each output asked for; True when it was the last."""
-        self._rows[index] = rows
+    def deliver(self, seq: "Sequence", rows: tuple[Row, ...]) -> bool:
+        """Take one sequence's result, a row for each output asked for; True when it was the last."""
+        if self._num_parts[seq.index] == 1:
+            self._rows[seq.index] = rows
+        else:
+            self._deliver_part(seq, rows)
         return self._count_down()
 
+    def _deliver_part(self, seq: "Sequence", rows: tuple[Row, ...]) -> None:
+        """Keep one window's vector until those of all windows of the text are there."""
+        (vector,) = rows
+        assert not isinstance(vector, SparseVector), "only embeddings are split"
+        parts = self._parts.setdefault(seq.index, [])
+        parts.append(Part(vector, len(seq.ids)))
+        if len(parts) == self._num_parts[seq.index]:
+            self._rows[seq.index] = (join_parts(self._parts.pop(seq.index)),)
+
     def fail(self, index: int, error: ForebayError) -> bool:
-        """Take one item's error; True when it was the last."""
+        """Take the error of one of an item's sequences; True when it was the last."""
         self._errors[index] = error
         return self._count_down()
 
@@ -77,6 +90,11 @@ class Job:
         self._num_left -= 1
         return self._num_left == 0
 
+    def _count_tokens(self) -> NDArray[np.int32]:
+        lens = np.fromiter((len(seq.ids) for seq in self.sequences), np.int64, len(self.sequences))
+        owners = np.fromiter((seq.index for seq in self.sequences), np.int64, len(self.sequences))
+        return np.bincount(owners, lens, minlength=len(self._rows)).astype(np.int32)
+
     def reply(self) -> Reply:
         """The finished job as its caller sees it."""
         now = time.monotonic()
@@ -86,11 +104,30 @@ class Job:
                 task: [None if rows is None else rows[place] for rows in self._rows]
                 for place, task in enumerate(self._tasks)
             },
-            num_tokens=np.fromiter((len(seq.ids) for seq in self.sequences), np.int32, len(self.sequences)),
+            num_tokens=self._count_tokens(),
             truncated=self._truncated,
             errors=self._errors,
             timings=Timings(self.tokenize_seconds, started - self.submitted_at, now - started),
         )
+
+
+class Tokens(Protocol):
+    """Tokenized items: m sequences, each with its ids, the length of its prompt and the item that it belongs to."""
+
+    @property
+    def ids(self) -> Seq[NDArray[np.int32]]:
+        """Token ids of each."""
+        ...
+
+    @property
+    def prompt_lens(self) -> NDArray[np.int64]:
+        """First tokens that pooling leaves out, [m]."""
+        ...
+
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """Items, [m]."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +140,10 @@ class SequenceTraits:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One tokenized item: ``ids`` int32 [L]; ``passes`` counts how often a shorter one was served before it.
+    """One tokenized item, or one window of it: ``ids`` int32 [L]; ``index`` is the item's place.
 
-    ``prompt_len`` is the number of its first tokens that pooling leaves out. Sequences of one route with equal
-    ``key`` are computed once.
+    ``passes`` counts how often a shorter one was served before it; ``prompt_len`` is the number of its first tokens
+    that pooling leaves out. Sequences of one route with equal ``key`` are computed once.
     """
 
     ids: NDArray[np.int32]

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 # A static embedding reads texts of any length; so many tokens bound the memory that one text may take.
 STATIC_MAX_LEN = 131_072
 
+# The most tokens of one text that are read by windows, where the user sets no other bound.
+SPLIT_MAX_LEN = 1_048_576
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
@@ -84,7 +87,17 @@ def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: Tokenize
         side=files.side,
         has_specials=is_transformer,
         skips_prompt=not route.include_prompt,
+        split_len=_choose_split_len(loader, max_len, label),
     )
+
+
+def _choose_split_len(loader: Loader, max_len: int, label: str) -> int | None:
+    overrides = loader.options.pooler
+    if not overrides.enable_chunked_processing:
+        return None
+    split_len = overrides.max_embed_len or SPLIT_MAX_LEN
+    loader.log.say(f"chunked processing{label}", f"windows of {max_len}, up to {split_len} tokens", "user")
+    return split_len
 
 
 def _choose_max_len(route: RoutePlan, model: Encoder, files: TokenizerFiles, options: ModelOptions) -> tuple[int, str]:

@@ -19,10 +19,10 @@ from starlette.routing import Route
 
 from forebay.core.config import EngineLimits, ModelOptions, ServerOptions
 from forebay.core.events import Observer
-from forebay.core.request import Timings
+from forebay.core.request import Reply, SparseVector, Timings
 from forebay.server.admission import admit, unless_gone, within
 from forebay.server.body import decode, read_body
-from forebay.server.dialect import Call, Operation
+from forebay.server.dialect import Call, Operation, Served
 from forebay.server.dialects import DIALECTS
 from forebay.server.errors import MethodNotAllowed, UnknownRoute, raise_item_errors
 from forebay.server.gate import Gate, Paths
@@ -39,8 +39,8 @@ T = TypeVar("T")
 LARGE_BODY = 256 << 10
 """Bytes from which a body is parsed off the event loop."""
 
-LARGE_REPLY = 64
-"""Rows from which a reply is encoded off the event loop."""
+LARGE_REPLY = 1 << 14
+"""Numbers from which a reply is encoded off the event loop."""
 
 
 class Endpoint:
@@ -64,9 +64,11 @@ class Endpoint:
             reply = await unless_gone(http.receive, engine.run(request))
             raise_item_errors(reply)
             started = time.perf_counter()
-            content = await _apart(len(reply.rows) >= LARGE_REPLY, lambda: call.render(reply, name))
+            served = Served(name, http.state.request_id, engine)
+            answer = await _apart(_count_numbers(reply) >= LARGE_REPLY, lambda: call.render(reply, served))
         self._metrics.count_reply(time.perf_counter() - started)
-        return Response(content, headers=_timing_headers(reply.timings), media_type="application/json")
+        headers = {**_timing_headers(reply.timings), **answer.headers}
+        return Response(answer.body, headers=headers, media_type=answer.media_type)
 
     def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call]":
         body = decode(raw)
@@ -77,6 +79,12 @@ class Endpoint:
 async def _apart(large: bool, work: Callable[[], T]) -> T:
     """Do small work here and large work on a thread, so that it does not hold up the others."""
     return await asyncio.to_thread(work) if large else work()
+
+
+def _count_numbers(reply: Reply) -> int:
+    """How many numbers there are to be said."""
+    rows = [row for rows in reply.outputs.values() for row in rows if row is not None]
+    return sum(2 * len(row) if isinstance(row, SparseVector) else row.size for row in rows)
 
 
 def _timing_headers(timings: Timings) -> dict[str, str]:

@@ -4,15 +4,37 @@ It knows the shape of a dialect, none of its words; the dialects lie in ``server
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from forebay.core.errors import ForebayError
 from forebay.core.info import ModelInfo
 from forebay.core.request import Reply, Request
 
-Render = Callable[[Reply, str], bytes]
-"""A reply without failed items, and the served name that was asked for, to the bytes of the answer."""
+if TYPE_CHECKING:
+    from forebay.api.async_engine import AsyncEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Who answers: the name that was asked for, the request's id, and the engine, which knows tokens and labels."""
+
+    name: str
+    request_id: str
+    engine: "AsyncEngine"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body, ready to be sent."""
+
+    body: bytes
+    media_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Render = Callable[[Reply, Served], Answer]
+"""Says a reply without failed items; may raise InvalidRequest where the outcome does not fit what was asked."""
 
 
 @dataclass(frozen=True, slots=True)

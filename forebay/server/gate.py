@@ -61,6 +61,7 @@ class Gate:
             return
         scope["path"] = path = SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
         passage = _Passage(send, _request_id(scope))
+        scope.setdefault("state", {})["request_id"] = passage.request_id.decode()
         started = time.perf_counter()
         with self.metrics.under_way.track_inprogress():
             error = await self._pass(path, scope, receive, passage)

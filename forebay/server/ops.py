@@ -19,6 +19,7 @@ from forebay.core.config import EngineLimits, ServerOptions
 from forebay.core.errors import DeadlineExceeded, ForebayError, Overloaded
 from forebay.core.params import PoolingParams
 from forebay.core.request import Request
+from forebay.core.tasks import Task
 from forebay.server.errors import RETRY_AFTER_NOT_READY
 from forebay.server.metrics import Metrics
 from forebay.server.service import Service
@@ -123,7 +124,10 @@ class Operations:
             "owned_by": "forebay",
             "root": engine.info.name,
             "tasks": abilities.tasks,
+            "default_task": abilities.default_task,
             "dimension": abilities.default_dimension,
+            "sparse_dimension": abilities.vocab_size if Task.SPARSE in abilities.tasks else 0,
+            "labels": abilities.labels,
             "max_model_len": abilities.max_len,
             "prompts": engine.info.prompts,
         }

@@ -1,7 +1,7 @@
 """Typed bodies: the base of the dialects' schemas, and one clear sentence for each way a body can be wrong.
 
-It knows JSON types and pydantic, no route. A sentence names field, expectation and the JSON type that came instead,
-never the value.
+It knows JSON types and pydantic, no route and no field. A sentence names field, expectation and the JSON type that
+came instead, never the value.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ EXPECTED: dict[str, str] = {
     "bool_type": "true or false",
     "list_type": "a list",
     "dict_type": "an object",
+    "model_type": "an object",
 }
 
 

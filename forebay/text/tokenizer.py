@@ -33,15 +33,17 @@ _PROBES = ("a", "0", "the", "。")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The tokenized items of a request: ``ids[i]`` int32 with special tokens; ``truncated`` bool [n].
+    """The m sequences of a request's n items, in order; m > n where long texts were split into windows.
 
-    ``prompt_lens`` (int64 [n]) tells how many first tokens of each, special ones included, stand for the prompt
-    and are left out of pooling; all 0 where prompts are pooled too.
+    ``ids[i]`` int32 with special tokens; ``truncated`` bool [n]; ``prompt_lens`` (int64 [m]) tells how many first
+    tokens of each, special ones included, stand for the prompt and are left out of pooling; all 0 where prompts
+    are pooled too. ``owners`` int64 [m] are the sequences' items.
     """
 
     ids: list[Ids]
     truncated: NDArray[np.bool_]
     prompt_lens: NDArray[np.int64]
+    owners: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,11 @@ def lowercase_first(tokenizer: Tokenizer) -> None:
 class TextTokenizer:
     """Encodes the items of requests. ``max_len`` counts special tokens too.
 
-    ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths.
+    ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths;
+    ``split_len`` is how many tokens of a long text are read by windows (None: it is cut).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
         self,
         tokenizer: Tokenizer,
         *,
@@ -102,6 +105,7 @@ class TextTokenizer:
         side: Side = "right",
         has_specials: bool = True,
         skips_prompt: bool = False,
+        split_len: int | None = None,
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -110,12 +114,17 @@ class TextTokenizer:
         self._vocab_size = vocab_size
         self._side = side
         self._skips_prompt = skips_prompt
+        self.split_len = split_len
         no_frame = Frame(np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._frame = read_frame(tokenizer) if has_specials else no_frame
         self._no_frame = no_frame
 
-    def encode(self, items: Sequence[Item], params: TextParams, prompt: str) -> Encoded:
-        """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else."""
+    def encode(self, items: Sequence[Item], params: TextParams, prompt: str, *, splits: bool = False) -> Encoded:
+        """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else.
+
+        ``splits`` cuts a longer text into windows with a frame each, up to ``split_len`` tokens in all, where the
+        model was loaded so.
+        """
         frame = self._frame if params.add_special_tokens else self._no_frame
         max_len = min(params.max_tokens or self.max_len, self.max_len)
         room = max_len - len(frame)
@@ -124,20 +133,27 @@ class TextTokenizer:
                 f"max_tokens is {max_len}, but the model's special tokens alone take {len(frame)}", field="max_tokens"
             )
         side = params.truncation_side or self._side
-        bodies, was_cut = self._bodies(items, params, prompt, room, side)
+        limit = room if self.split_len is None or not splits else max(room, self.split_len - len(frame))
+        bodies, was_cut = self._bodies(items, params, prompt, limit, side)
         num_body = np.fromiter((len(body) for body in bodies), np.int64, len(bodies))
-        truncated = (num_body > room) | was_cut
+        truncated = (num_body > limit) | was_cut
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             raise InputTooLong(
-                f"input[{index}] has {int(num_body[index]) + len(frame)} tokens or more, but at most {max_len} are "
-                "read; send a shorter text, or allow truncation",
+                f"input[{index}] has {int(num_body[index]) + len(frame)} tokens or more, but at most "
+                f"{limit + len(frame)} are read; send a shorter text, or allow truncation",
                 index=index,
             )
-        ids = [frame.wrap(_cut(body, room, side)) for body in bodies]
-        num_cut = np.maximum(num_body - room, 0)
+        num_cut = np.maximum(num_body - limit, 0)
         prompt_lens = self._prompt_lens(items, prompt, frame, num_cut if side == "left" else np.zeros_like(num_cut))
-        return Encoded(ids, truncated, np.minimum(prompt_lens, num_body - num_cut + len(frame.prefix)))
+        prompt_lens = np.minimum(prompt_lens, num_body - num_cut + len(frame.prefix))
+        windows = [split(_cut(body, limit, side), max(room, 1)) for body in bodies]
+        counts = np.fromiter(map(len, windows), np.int64, len(windows))
+        first = np.cumsum(counts) - counts
+        window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
+        window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
+        ids = [frame.wrap(window) for parts in windows for window in parts]
+        return Encoded(ids, truncated, window_prompt_lens, np.repeat(np.arange(len(items)), counts))
 
     def spans(self, item: Item, params: TextParams, prompt: str) -> Spans:
         """Tell where the tokens of one item stand in its text; token ids have no text and no offsets."""
@@ -252,6 +268,11 @@ class TextTokenizer:
         num_left = np.maximum(len(self._encode_batch([prompt])[0]) - num_cut, 0)
         is_text = np.fromiter((isinstance(item, str) for item in items), np.bool_, len(items))
         return np.where(is_text, len(frame.prefix) + num_left, 0)
+
+
+def split(ids: Ids, size: int) -> list[Ids]:
+    """Cut ids into windows of at most ``size``; one window where they fit, also where there are none."""
+    return [ids[start : start + size] for start in range(0, max(len(ids), 1), size)]
 
 
 def _cut(ids: Ids, room: int, side: Side) -> Ids:

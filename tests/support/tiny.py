@@ -117,6 +117,28 @@ def camembert(folder: Path, *, seed: int = 6, **changes: Any) -> Path:
     return _save_roberta(transformers.CamembertConfig, transformers.CamembertModel, tokenizer, folder, seed, changes)
 
 
+def electra(folder: Path, *, seed: int = 9, tokenizer_class: str = "ElectraTokenizer", **changes: Any) -> Path:
+    """ELECTRA; its word table is narrower than its layers, as in the small models."""
+    tokenizer = lexicon.wordpiece(_BERT_NAMES)
+    sizes = {**_SIZES, "embedding_size": 20, "type_vocab_size": 2, "layer_norm_eps": 1e-2}
+    config = transformers.ElectraConfig(vocab_size=tokenizer.get_vocab_size(), **{**sizes, **changes})
+    _save_model(transformers.ElectraModel(config), folder, seed)
+    lexicon.save(tokenizer, folder, max_length=MAX_LEN, tokenizer_class=tokenizer_class, specials=_BERT_SPECIALS)
+    return folder
+
+
+def albert(folder: Path, *, seed: int = 10, **changes: Any) -> Path:
+    """ALBERT: three passes through one set of weights, unless ``changes`` ask for more groups."""
+    tokenizer = lexicon.albert()
+    sizes = {**_SIZES, "embedding_size": 20, "num_hidden_layers": 3, "type_vocab_size": 2, "layer_norm_eps": 1e-2}
+    config = transformers.AlbertConfig(vocab_size=tokenizer.get_vocab_size(), **{**sizes, **changes})
+    _save_model(transformers.AlbertModel(config), folder, seed)
+    specials = {**_XLM_SPECIALS, **dict.fromkeys(("bos_token", "cls_token"), "[CLS]")}
+    specials |= dict.fromkeys(("eos_token", "sep_token"), "[SEP]")
+    lexicon.save(tokenizer, folder, max_length=MAX_LEN, tokenizer_class="AlbertTokenizer", specials=specials)
+    return folder
+
+
 def static(folder: Path, *, seed: int = 7) -> Path:
     """Static embeddings as sentence-transformers saves them: one row a token, no modules.json of its own."""
     tokenizer = lexicon.wordpiece(_BERT_NAMES)
@@ -167,5 +189,7 @@ TRANSFORMERS: dict[str, Callable[..., Path]] = {
     "roberta": roberta,
     "xlm-roberta": xlm_roberta,
     "camembert": camembert,
+    "electra": electra,
+    "albert": albert,
 }
 """Maker of each architecture's plain transformers checkpoint, by the name of its family."""

@@ -70,6 +70,18 @@ def unigram(first: tuple[str, ...], start: str = "<s>", end: str = "</s>") -> To
     return tokenizer
 
 
+def albert() -> Tokenizer:
+    """ALBERT's kind: unigrams of lower-cased text without accents, framed as BERT frames."""
+    tokenizer = unigram(("<pad>", "<unk>", "[CLS]", "[SEP]"), "[CLS]", "[SEP]")
+    quotes = [normalizers.Replace(quote, '"') for quote in ("``", "''")]
+    letters = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    tokenizer.normalizer = normalizers.Sequence([*quotes, *letters])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
 def save(
     tokenizer: Tokenizer, folder: Path, *, max_length: int, tokenizer_class: str, specials: dict[str, str], **more: Any
 ) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from forebay.api.async_engine import AsyncEngine
     from forebay.api.model import PoolingModel
     from forebay.api.plugin import IOProcessor, Parsed
+    from forebay.api.score import HybridScores, hybrid_scores
     from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig
     from forebay.core.errors import ForebayError
     from forebay.core.outputs import (
@@ -30,6 +31,7 @@ __all__ = [
     "EncodeOutput",
     "EngineLimits",
     "ForebayError",
+    "HybridScores",
     "IOProcessor",
     "ModelOptions",
     "Parsed",
@@ -44,6 +46,7 @@ __all__ = [
     "TokenClassificationOutput",
     "TokenEmbeddingOutput",
     "__version__",
+    "hybrid_scores",
 ]
 
 _HOMES = {
@@ -53,6 +56,7 @@ _HOMES = {
     "EncodeOutput": "core.outputs",
     "EngineLimits": "core.config",
     "ForebayError": "core.errors",
+    "HybridScores": "api.score",
     "IOProcessor": "api.plugin",
     "ModelOptions": "core.config",
     "Parsed": "api.plugin",
@@ -66,6 +70,7 @@ _HOMES = {
     "TextParams": "core.params",
     "TokenClassificationOutput": "core.outputs",
     "TokenEmbeddingOutput": "core.outputs",
+    "hybrid_scores": "api.score",
 }
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Never
 
 import typer
@@ -27,9 +28,12 @@ from forebay.loading.plan import _METHOD_OF_MODE as METHOD_OF_MODE
 from forebay.loading.resolve import SUFFIXES
 from forebay.models.registry import ENCODERS
 from forebay.pooling.methods import METHODS
+from forebay.server import dialects
 from forebay.server.app import create_app
 from forebay.server.dialects import DIALECTS
+from forebay.server.fields import ArraysBody, ItemsBody
 from forebay.server.metrics import Metrics
+from forebay.server.schema import Body
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- generated:(?!end)(\S+) -->\n).*?(<!-- generated:end -->)", re.DOTALL)
@@ -167,6 +171,30 @@ def refuse_to_load(*_: object) -> Never:
     raise AssertionError("the documentation needs no model")
 
 
+def list_bodies() -> Iterator[type[Body]]:
+    """Yield the bodies that the dialects declare."""
+    for found in iter_modules(dialects.__path__, f"{dialects.__name__}."):
+        module = import_module(found.name)
+        for thing in vars(module).values():
+            if isinstance(thing, type) and issubclass(thing, Body) and thing.__module__ == module.__name__:
+                yield thing
+
+
+def make_bodies() -> str:
+    """What each route takes beside the shared fields."""
+    shared = {ItemsBody: "those of items", ArraysBody: "those of items and arrays"}
+    parts = [
+        "Items: " + code(*ItemsBody.model_fields) + ".\n\n",
+        "Arrays: " + code(*(name for name in ArraysBody.model_fields if name not in ItemsBody.model_fields)) + ".\n\n",
+    ]
+    rows = []
+    for body in list_bodies():
+        base = next((kind for kind in (ArraysBody, ItemsBody) if issubclass(body, kind)), None)
+        own = [name for name in body.model_fields if base is None or name not in base.model_fields]
+        rows.append([first_line(body), shared[base] if base is not None else "–", code(*own) or "–"])
+    return "".join(parts) + to_table(["", "shared fields", "its own"], rows)
+
+
 def make_metrics() -> str:
     """Every series of our own."""
     families = [family for family in Metrics().registry.collect() if family.name.startswith("forebay_")]
@@ -180,6 +208,7 @@ def make_metrics() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "activations": make_activations,
     "architectures": make_architectures,
+    "bodies": make_bodies,
     "cli": make_cli,
     "errors": make_errors,
     "kinds": make_kinds,

@@ -35,12 +35,19 @@ _CLOSED = "this model is closed; load it again"
 class AsyncEngine:
     """A loaded model that answers requests until it is closed."""
 
-    def __init__(self, model: LoadedModel, limits: EngineLimits, observer: Observer = ignore) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        limits: EngineLimits,
+        observer: Observer = ignore,
+        processor: IOProcessor | None = None,
+    ) -> None:
         self._model = model
+        self._processor = processor
+        self._info = model.info if processor is None else _with_plugin(model.info)
         self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
         self._is_closed = False
-        self.processor: IOProcessor | None = None
 
     @classmethod
     def load(
@@ -50,17 +57,20 @@ class AsyncEngine:
         *,
         observer: Observer = ignore,
         on_stage: Callable[[str], None] | None = None,
+        processor: type[IOProcessor] | None = None,
     ) -> "AsyncEngine":
         """Load a model and warm it up; blocks. ``on_stage`` hears what is going on, in a word or two.
+        ``processor`` is an IO processor's class, for one that is not installed under a name.
 
         Raises LoadError where the checkpoint can't be loaded, InvalidRequest where the options don't fit it.
         """
         on_stage = on_stage or _ignore_stage
         model = load_model(options, on_stage)
-        processor = None if options.io_processor is None else find_processor(options.io_processor, model.info)
+        if processor is None and options.io_processor is not None:
+            processor = find_processor(options.io_processor)
         on_stage("warming up")
-        engine = cls(model, limits or EngineLimits(), observer)
-        engine.processor = processor
+        info = _with_plugin(model.info)
+        engine = cls(model, limits or EngineLimits(), observer, None if processor is None else processor(info))
         try:
             engine._warm_up()
         except BaseException:
@@ -71,11 +81,7 @@ class AsyncEngine:
     @property
     def info(self) -> ModelInfo:
         """What was loaded, and who decided what."""
-        info = self._model.info
-        if self.processor is None:
-            return info
-        tasks = (*info.abilities.tasks, Task.PLUGIN)
-        return replace(info, abilities=replace(info.abilities, tasks=tasks))
+        return self._info
 
     async def run_plugin(self, data: Any) -> Any:
         """Answer a request of the IO processor: parse, run, render, the first and the last off the event loop."""
@@ -94,13 +100,13 @@ class AsyncEngine:
         return processor.render(reply, context)
 
     def _require_processor(self) -> IOProcessor:
-        if self.processor is None:
+        if self._processor is None:
             known = ", ".join(f"'{task}'" for task in self.info.abilities.tasks)
             raise InvalidRequest(
                 f"this model has no IO processor (load it with one: --io-processor); it has the tasks {known}",
                 field="task",
             )
-        return self.processor
+        return self._processor
 
     def submit(self, request: Request) -> "Future[Reply]":
         """Start a request and return at once. ``cancel()`` of the future drops the work that has not begun.
@@ -161,7 +167,7 @@ class AsyncEngine:
                 future.set_exception(error)
 
     def _make_job(self, request: Request, future: "Future[Reply]") -> Job:
-        abilities = self._model.info.abilities
+        abilities = self._info.abilities
         request.pooling.check(abilities)
         request.text.check(abilities)
         _check_items(request)
@@ -176,7 +182,10 @@ class AsyncEngine:
             deadline=request.deadline,
             tokenize_seconds=time.perf_counter() - start,
         )
-        job.fill(encoded, encoded.truncated, SequenceTraits(request.pooling, route))
+        wish = request.pooling.use_activation
+        is_unit = (abilities.is_normalized if wish is None else wish) and request.pooling.truncate_dim is None
+        traits = SequenceTraits(request.pooling, route, is_unit)
+        job.fill(encoded, encoded.truncated, traits)
         return job
 
     def _choose_route(self, input_type: str | None) -> str:
@@ -196,6 +205,10 @@ class AsyncEngine:
         for input_type in self._model.route_of_input_type or (None,):
             text = TextParams(input_type=input_type)
             self.submit(Request(["warm", "warm " * 256], pooling, text, lane=Lane.BULK)).result()
+
+
+def _with_plugin(info: ModelInfo) -> ModelInfo:
+    return replace(info, abilities=replace(info.abilities, tasks=(*info.abilities.tasks, Task.PLUGIN)))
 
 
 def _ignore_stage(stage: str) -> None:

@@ -66,9 +66,8 @@ class PoolingModel:
         name = io_processor if isinstance(io_processor, str) else None
         pooler = pooler_config if isinstance(pooler_config, PoolerConfig) else PoolerConfig.parse(pooler_config or {})
         options = ModelOptions(model, revision, dtype, device, max_model_len, pooler, cache_dir, runner, convert, name)
-        self.engine = AsyncEngine.load(options, limits)
-        if isinstance(io_processor, type):
-            self.engine.processor = io_processor(self.engine.info)
+        own = io_processor if isinstance(io_processor, type) else None
+        self.engine = AsyncEngine.load(options, limits, processor=own)
 
     @property
     def info(self) -> ModelInfo:

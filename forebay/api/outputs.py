@@ -121,11 +121,18 @@ class OutputMaker:
 
     def _entities(self, rows: list[Any], spans_of: list[Spans], labels: tuple[str, ...]) -> list[list[Entity]]:
         assert self._aggregation is not None
-        texts = [item if isinstance(item, str) else "" for item in self._items]
-        return [
-            find_entities(scores, labels, spans, text, self._aggregation)
-            for scores, spans, text in zip(rows, spans_of, texts, strict=True)
-        ]
+        entities = []
+        for index, (item, scores, spans) in enumerate(zip(self._items, rows, spans_of, strict=True)):
+            if not isinstance(item, str):
+                raise _refuse_aggregation(f"finds entities in texts, but input[{index}] came as token ids")
+            if len(scores) != len(spans.offsets) or not labels:
+                raise _refuse_aggregation("needs scores for labels of all tokens, which this model does not give")
+            entities.append(find_entities(scores, labels, spans, item, self._aggregation))
+        return entities
+
+
+def _refuse_aggregation(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"'aggregation' {reason}; leave it out for the scores of the tokens", field="aggregation")
 
 
 def _stack(rows: Sequence[NDArray[np.float32]], size: int) -> NDArray[np.float32]:

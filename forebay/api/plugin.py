@@ -40,19 +40,19 @@ class IOProcessor(ABC):
         """Turn the reply into the answer; over HTTP it must be JSON: numbers, texts, lists, dicts, NumPy arrays."""
 
 
-def find_processor(name: str, info: ModelInfo) -> IOProcessor:
-    """Make the installed processor called ``name``; a missing or broken one is a LoadError that says so."""
+def find_processor(name: str) -> type[IOProcessor]:
+    """Return the installed processor called ``name``; a missing or broken one is a LoadError that says so."""
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
         raise LoadError(f"no IO processor '{name}' among the entry points '{GROUP}'; installed: {known}")
     try:
-        kind = found[name].load()
+        kind: object = found[name].load()
     except Exception as error:
         raise LoadError(f"the IO processor '{name}' can't be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, IOProcessor)):
         raise LoadError(f"the entry point '{name}' of '{GROUP}' is no subclass of forebay.IOProcessor")
-    return kind(info)
+    return kind
 
 
 def parse_checked(processor: IOProcessor, data: Any) -> Parsed:

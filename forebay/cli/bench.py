@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forebay.cli.options import Device, DTypeOption, ModelArgument, Revision
+from forebay.cli.options import LoadOptions, ModelArgument, takes_options
 from forebay.core.config import EngineLimits
+from forebay.core.params import PoolingParams
 
 if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
@@ -28,21 +29,17 @@ NUM_SINGLE = 100
 MAX_STEP_TOKENS = EngineLimits().max_step_tokens
 
 
+@takes_options
 def bench(
     model: ModelArgument = "default",
     *,
     texts: Annotated[int, typer.Option(min=1, help="Texts of each kind.")] = 256,
-    dtype: DTypeOption = "auto",
-    device: Device = "auto",
-    revision: Revision = None,
     max_step_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = MAX_STEP_TOKENS,
+    loading: LoadOptions,
 ) -> int:
     """Measure throughput, latency, load time and memory on this machine."""
-    from forebay.api.model import PoolingModel
-
     started = time.perf_counter()
-    limits = EngineLimits(max_step_tokens=max_step_tokens)
-    with PoolingModel(model, revision=revision, dtype=dtype, device=device, limits=limits) as loaded:
+    with loading.load(model, limits=EngineLimits(max_step_tokens=max_step_tokens)) as loaded:
         load_seconds = time.perf_counter() - started
         speeds = [(kind, *measure_throughput(loaded, make_texts(kind, texts))) for kind in LENGTHS]
         p50, p99 = measure_latency(loaded, make_texts("short", NUM_SINGLE))
@@ -68,12 +65,13 @@ def make_texts(kind: str, count: int) -> list[str]:
 
 
 def measure_throughput(model: "PoolingModel", texts: Sequence[str]) -> tuple[float, float]:
-    """Return texts and tokens a second of one call, after a warm-up."""
-    model.embed(texts[:16])
+    """Return texts and tokens a second of one job of the model's default task, after a warm-up."""
+    pooling = PoolingParams((model.info.abilities.default_task,))
+    list(model.stream(texts[:16], pooling=pooling))
     started = time.perf_counter()
-    output = model.embed(texts)
+    num_tokens = sum(int(reply.num_tokens.sum()) for reply in model.stream(texts, pooling=pooling))
     seconds = time.perf_counter() - started
-    return len(texts) / seconds, float(output.num_tokens.sum()) / seconds
+    return len(texts) / seconds, num_tokens / seconds
 
 
 def measure_latency(model: "PoolingModel", texts: Sequence[str]) -> tuple[float, float]:
@@ -81,7 +79,7 @@ def measure_latency(model: "PoolingModel", texts: Sequence[str]) -> tuple[float,
     seconds = []
     for text in texts:
         started = time.perf_counter()
-        model.embed(text)
+        model.encode(text)
         seconds.append(time.perf_counter() - started)
     seconds.sort()
     return seconds[len(seconds) // 2], seconds[len(seconds) * 99 // 100]

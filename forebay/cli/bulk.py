@@ -1,39 +1,36 @@
-"""A bulk run: records → PoolingModel.stream → a writer, in constant memory, and resumable where it has a journal.
+"""A bulk run: records → PoolingModel.stream → an encoder → a writer, in constant memory.
 
-It strings the parts together and knows neither file formats nor options.
+It is resumable where it has a journal. It strings the parts together and knows neither file formats nor options.
 """
 
 import contextlib
 import hashlib
-import re
 import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from forebay.cli.inputs import Id, InputError, Record
+from forebay.cli.inputs import InputError, Record
 from forebay.cli.journal import Journal, Paths, publish
-from forebay.cli.outputs import Chunk, Writer, without_place
+from forebay.cli.outputs import Chunk, Writer
 from forebay.cli.progress import Meter
+from forebay.cli.rows import Encoder
 from forebay.core.errors import InputTooLong, InvalidRequest
-from forebay.core.params import PoolingParams, TextParams
+from forebay.core.params import TextParams
 
 if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
     from forebay.core.request import Reply
 
-CHUNK_ITEMS = 1024
 MAX_PENDING_BYTES = 32 << 20
 
 
 class Intake:
-    """Hands texts to the engine, which reads ahead, and keeps of each only its id and hash until it is answered."""
+    """Hands texts to the engine, which reads ahead, and keeps the records of those that are not answered yet."""
 
     def __init__(self, records: Iterator[Record]) -> None:
         self._records = records
-        self._waiting: deque[tuple[Id, bytes]] = deque()
+        self._waiting: deque[Record] = deque()
         self._digest = hashlib.blake2b(digest_size=16)
 
     @property
@@ -44,17 +41,15 @@ class Intake:
     def texts(self) -> Iterator[str]:
         """Yield the texts that are still to be computed."""
         for record in self._records:
-            self._waiting.append((record.id, hash_record(record)))
+            self._waiting.append(record)
             yield record.text
 
-    def take(self, count: int) -> list[Id]:
-        """Return the ids of the next ``count`` answered texts."""
-        ids = []
-        for _ in range(count):
-            key, digest = self._waiting.popleft()
-            self._digest.update(digest)
-            ids.append(key)
-        return ids
+    def take(self, count: int) -> list[Record]:
+        """Return the records of the next ``count`` answered texts."""
+        records = [self._waiting.popleft() for _ in range(count)]
+        for record in records:
+            self._digest.update(hash_record(record))
+        return records
 
     def skip(self, journal: Journal) -> None:
         """Pass the records of an earlier run; refuse if they are not the same."""
@@ -85,19 +80,13 @@ class Recorder:
         self._saved_at = time.monotonic()
         self._is_whole = True
 
-    @property
-    def dimension(self) -> int:
-        """How long a row's vector is."""
-        return self._writer.layout.dimension
-
     def add(self, chunk: Chunk, digest: str) -> None:
         """Write a chunk; sync when one is due."""
         self._is_whole = False
         self._writer.write(chunk)
         if chunk.failed and self.first_failure is None:
-            index = min(chunk.failed)
-            self.first_failure = f"row {self.rows + index}: {without_place(chunk.failed[index].message)}"
-        self.rows += len(chunk.vectors)
+            self.first_failure = chunk.failed[min(chunk.failed)].message
+        self.rows += len(chunk.rows)
         self.failed += len(chunk.failed)
         self._digest = digest
         self._is_whole = True
@@ -127,31 +116,31 @@ class Recorder:
             publish(self._paths, self._journal)
 
 
-def embed_all(
-    model: "PoolingModel", params: tuple[PoolingParams, TextParams], intake: Intake, recorder: Recorder, meter: Meter
+def answer_all(
+    model: "PoolingModel", encoder: Encoder, text: TextParams, intake: Intake, recorder: Recorder, meter: Meter
 ) -> None:
-    """Embed what the intake yields and write it; what is on disk stays good whatever happens."""
-    pooling, text = params
+    """Answer what the intake yields and write it; what is on disk stays good whatever happens."""
+    num_before = recorder.rows
+    replies = model.stream(intake.texts(), pooling=encoder.pooling, text=text, chunk_items=encoder.chunk_items)
     try:
-        for reply in model.stream(intake.texts(), pooling=pooling, text=text, chunk_items=CHUNK_ITEMS):
-            ids = intake.take(len(reply.rows))
-            recorder.add(to_chunk(reply, recorder.dimension, ids), intake.digest)
-            meter.advance(len(reply.rows), int(reply.num_tokens.sum()), int(reply.truncated.sum()))
+        for reply in replies:
+            records = intake.take(len(reply.rows))
+            recorder.add(to_chunk(reply, encoder, records, recorder.rows), intake.digest)
+            meter.advance(len(records), int(reply.num_tokens.sum()), int(reply.truncated.sum()))
         recorder.complete()
     except InputTooLong as error:
         recorder.stop()
-        place = re.search(r"\d+", error.field or "")  # within the chunk that was to come next
-        row = recorder.rows + int(place.group()) if place else recorder.rows
-        raise InputError(f"row {row} {without_place(error.message)} (--no-truncate)") from None
+        raise InputError(f"{error.move(num_before).message} (--no-truncate)") from None
     except BaseException:
         recorder.stop()
         raise
 
 
-def to_chunk(reply: "Reply", dimension: int, ids: list[Id]) -> Chunk:
-    """Lay a reply's rows into one matrix."""
-    vectors = np.full((len(reply.rows), dimension), np.nan, dtype=np.float32)
-    for index, row in enumerate(reply.rows):
-        if row is not None:
-            vectors[index] = row
-    return Chunk(vectors, reply.errors, ids)
+def to_chunk(reply: "Reply", encoder: Encoder, records: list[Record], num_before: int) -> Chunk:
+    """Name the values of a reply's rows; errors tell the row of the output that they leave empty."""
+    rows = [
+        None if index in reply.errors else encoder.encode(row, record.text)
+        for index, (row, record) in enumerate(zip(reply.rows, records, strict=True))
+    ]
+    failed = {index: error.move(num_before) for index, error in reply.errors.items()}
+    return Chunk(rows, failed, [record.id for record in records])

@@ -1,53 +1,91 @@
-"""``forebay embed``: its options, and the job they describe. The work is in job.py and bulk.py."""
+"""``forebay embed``: its own options, and the rows that they ask for. The work is in job.py and bulk.py."""
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forebay.cli.formats import InputFormat, OutputFormat
-from forebay.cli.options import MODEL_HELP, Device, DTypeOption, Revision
-from forebay.core.config import ModelOptions
-from forebay.core.params import PoolingParams, TextParams
+from forebay.cli.options import BulkOptions, Files, takes_options
+from forebay.core.errors import InvalidRequest
+from forebay.core.params import PoolingParams
+from forebay.core.tasks import Task
+
+if TYPE_CHECKING:
+    from forebay.cli.rows import Kind
+
+EmbedOutput = Literal["dense", "sparse", "tokens"]
+TASK_OF_OUTPUT: dict[EmbedOutput, Task] = {
+    "dense": Task.EMBED,
+    "sparse": Task.SPARSE,
+    "tokens": Task.TOKEN_EMBED,
+}
 
 
+@takes_options
 def embed(
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILES", help="txt, jsonl, csv or parquet; none or '-': stdin.")
-    ] = None,
+    files: Files = None,
     *,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="npy, jsonl or parquet file; '-': JSON lines on stdout.")
-    ] = "-",
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "default",
-    dtype: DTypeOption = "auto",
-    device: Device = "auto",
-    revision: Revision = None,
-    input_format: Annotated[InputFormat | None, typer.Option(help="Instead of what the extension tells.")] = None,
-    output_format: Annotated[OutputFormat | None, typer.Option(help="Instead of what the extension tells.")] = None,
-    field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    id_field: Annotated[
-        str | None, typer.Option(help="Field or column to copy to the output as 'id' (jsonl, parquet).")
+        EmbedOutput,
+        typer.Option(
+            help="A vector a text (npy, jsonl, parquet), a sparse one (npz, jsonl, parquet), or a vector a token "
+            "(jsonl, parquet)."
+        ),
+    ] = "dense",
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, help="Shorten the vectors to so many dimensions, and normalise them again.")
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Text to put before each text.")] = None,
-    prompt_name: Annotated[str | None, typer.Option(help="One of the model's own prompts.")] = None,
-    input_type: Annotated[str | None, typer.Option(help="The side of an asymmetric model: query or document.")] = None,
-    dimensions: Annotated[int | None, typer.Option(min=1, help="Shorten the vectors to so many dimensions.")] = None,
+    truncate_dim: Annotated[
+        int | None, typer.Option(min=1, help="Shorten the vectors to so many dimensions, and leave them so.")
+    ] = None,
+    chunk_size: Annotated[
+        int | None, typer.Option(min=1, help="With tokens: one vector a window of so many tokens, and its characters.")
+    ] = None,
+    max_active_dims: Annotated[
+        int | None, typer.Option(min=1, help="With sparse: keep so many entries, the heaviest.")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="With sparse: write the token of each entry too.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Leave out the final normalisation.")] = False,
-    no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped run left off.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output or a stopped run.")] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show neither bar nor summary.")] = False,
+    bulk: BulkOptions,
 ) -> int:
     """Embed the texts of files, in constant memory."""
     from forebay.cli import job
 
-    options = ModelOptions(model=model, revision=revision, dtype=dtype, device=device)
-    pooling = PoolingParams(dimensions=dimensions, use_activation=False if raw else None)
-    text = TextParams(prompt, prompt_name, input_type, truncate=not no_truncate, max_tokens=max_tokens)
-    return job.run(
-        job.Inputs(tuple(files or ()), input_format, field, id_field),
-        job.Output(output, output_format, resume, overwrite),
-        job.Work(options, pooling, text),
-        is_quiet=no_progress,
+    pooling = PoolingParams(
+        outputs=(TASK_OF_OUTPUT[output],),
+        dimensions=dimensions,
+        truncate_dim=truncate_dim,
+        use_activation=False if raw else None,
+        chunk_size=chunk_size,
+        max_active_dims=max_active_dims,
     )
+    return job.run(tuple(files or ()), bulk, make_kind(output, pooling, has_tokens=tokens))
+
+
+def make_kind(output: EmbedOutput, pooling: PoolingParams, *, has_tokens: bool) -> "Kind":
+    """Return the rows that ``--output`` asks for."""
+    from forebay.cli.rows import DenseRows, Kind, SparseRows, TokenRows
+
+    if has_tokens and output != "sparse":
+        raise InvalidRequest("--tokens names the entries of sparse vectors; pass --output sparse, or leave it out")
+    options = {
+        "output": output,
+        "dimensions": pooling.dimensions,
+        "truncate-dim": pooling.truncate_dim,
+        "chunk-size": pooling.chunk_size,
+        "max-active-dims": pooling.max_active_dims,
+        "tokens": has_tokens,
+        "raw": pooling.use_activation is False,
+    }
+    match output:
+        case "dense":
+            bind = partial(DenseRows, pooling=pooling)
+            return Kind("embedding", "vectors", ("npy", "jsonl", "parquet"), options, bind)
+        case "sparse":
+            sparse = partial(SparseRows, pooling=pooling, has_tokens=has_tokens)
+            if has_tokens:
+                return Kind("embedding", "tokens beside sparse vectors", ("jsonl", "parquet"), options, sparse)
+            return Kind("embedding", "sparse vectors", ("npz", "jsonl", "parquet"), options, sparse)
+        case "tokens":
+            contents = "a matrix a text, each of its own length"
+            return Kind("embedding", contents, ("jsonl", "parquet"), options, partial(TokenRows, pooling=pooling))

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 from forebay.core.errors import InvalidRequest
 
 InputFormat = Literal["txt", "jsonl", "csv", "parquet"]
-OutputFormat = Literal["npy", "jsonl", "parquet"]
+OutputFormat = Literal["npy", "npz", "jsonl", "parquet"]
 Format = TypeVar("Format", bound=str)
 
 INPUT_EXTENSIONS: dict[str, InputFormat] = {
@@ -19,6 +19,7 @@ INPUT_EXTENSIONS: dict[str, InputFormat] = {
 }
 OUTPUT_EXTENSIONS: dict[str, OutputFormat] = {
     ".npy": "npy",
+    ".npz": "npz",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",

@@ -1,100 +1,45 @@
-"""One call of ``forebay embed`` from start to end: check, load, continue or begin, embed, report.
+"""One bulk run from start to end: check, load, continue or begin, answer, report.
 
-It joins inputs, outputs, journal and model; what happens to a chunk is in bulk.py.
+It joins inputs, outputs, journal and model; what happens to a chunk is in bulk.py, what a row holds in rows.py.
 """
 
 import hashlib
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.cli.bulk import Intake, Recorder, embed_all
-from forebay.cli.formats import OUTPUT_EXTENSIONS, InputFormat, OutputFormat, find_format
+from forebay.cli.arrays import NpyWriter, NpzWriter
+from forebay.cli.bulk import Intake, Recorder, answer_all
+from forebay.cli.formats import OUTPUT_EXTENSIONS, OutputFormat, find_format
 from forebay.cli.inputs import Fields, count_records, find_sources, read_records
 from forebay.cli.journal import Journal, Paths, find_journal
-from forebay.cli.outputs import JsonlWriter, Layout, NpyWriter, ParquetWriter, Writer, open_at
+from forebay.cli.options import BulkOptions
+from forebay.cli.outputs import JsonlWriter, ParquetWriter, Writer, open_at
 from forebay.cli.progress import Meter
-from forebay.core.config import ModelOptions
+from forebay.cli.rows import Encoder, Kind
 from forebay.core.errors import InvalidRequest
-from forebay.core.params import PoolingParams, TextParams
 from forebay.version import __version__
 
 if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
 
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The files to read, as the command line names them."""
-
-    files: tuple[str, ...]
-    format: InputFormat | None
-    field: str
-    id_field: str | None
+MATRIX_FORMATS: tuple[OutputFormat, ...] = ("npy", "npz")
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The file to write ("-": standard output), and what may happen to one that is there."""
-
-    name: str
-    format: OutputFormat | None
-    resume: bool
-    overwrite: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Which model, and what is asked of it."""
-
-    options: ModelOptions
-    pooling: PoolingParams
-    text: TextParams
-
-    def find_dimension(self, model: "PoolingModel") -> int:
-        """Check the parameters against the model; return how long the vectors will be."""
-        self.pooling.check(model.info.abilities)
-        self.text.check(model.info.abilities)
-        return self.pooling.dimensions or model.info.abilities.default_dimension
-
-    def describe(self, model: "PoolingModel") -> dict[str, Any]:
-        """Return what shapes the vectors, as plain values; a prompt by its hash."""
-        prompt = self.text.prompt
-        return {
-            "forebay": __version__,
-            "model": model.info.name,
-            "checkpoint": model.info.path,
-            "dtype": model.info.dtype,
-            "device": model.info.device.partition(":")[0],
-            "prompt": None if prompt is None else hashlib.blake2b(repr(prompt).encode(), digest_size=8).hexdigest(),
-            "prompt-name": self.text.prompt_name,
-            "input-type": self.text.input_type,
-            "dimensions": self.pooling.dimensions,
-            "raw": self.pooling.use_activation is False,
-            "truncate": self.text.truncate,
-            "max-tokens": self.text.max_tokens,
-        }
-
-
-def run(inputs: Inputs, output: Output, work: Work, *, is_quiet: bool) -> int:
+def run(files: tuple[str, ...], bulk: BulkOptions, kind: Kind) -> int:
     """Do the job; return the exit code: 1 if a text failed."""
-    from forebay.api.model import PoolingModel
-
-    fields = Fields(inputs.field, inputs.id_field)
-    sources = find_sources(inputs.files, inputs.format, fields)
-    paths, output_format = find_output(output, fields)
-    stopped = find_journal(paths, resume=output.resume, overwrite=output.overwrite) if paths is not None else None
-    options = work.options
-    meter = Meter(shown=sys.stderr.isatty() and not is_quiet)
+    fields = Fields(bulk.field, bulk.id_field)
+    sources = find_sources(files, bulk.input_format, fields)
+    paths, output_format = find_output(bulk, kind)
+    stopped = find_journal(paths, resume=bulk.resume, overwrite=bulk.overwrite) if paths is not None else None
+    text = bulk.make_text_params()
+    meter = Meter(shown=sys.stderr.isatty() and not bulk.no_progress)
     try:
-        with (
-            meter,
-            PoolingModel(options.model, revision=options.revision, dtype=options.dtype, device=options.device) as model,
-        ):
-            parameters = work.describe(model) | {
-                "field": fields.text,
-                "id-field": fields.id,
+        with meter, bulk.load(bulk.model) as model:
+            encoder = kind.bind(model, text)
+            encoder.pooling.check(model.info.abilities)
+            text.check(model.info.abilities)
+            parameters = describe(model, bulk, kind) | {
                 "output-format": output_format,
                 "input": [[source.name, source.format, source.size] for source in sources],
             }
@@ -102,22 +47,40 @@ def run(inputs: Inputs, output: Output, work: Work, *, is_quiet: bool) -> int:
             journal.check_parameters(parameters)
             intake = Intake(read_records(sources, fields))
             intake.skip(journal)
-            meter.begin(count_records(sources) if meter.is_shown else None, done=journal.rows)
-            recorder = open_recorder(
-                paths, output_format, Layout(work.find_dimension(model), fields.id is not None), journal
-            )
-            embed_all(model, (work.pooling, work.text), intake, recorder, meter)
+            meter.begin(kind.action, count_records(sources) if meter.is_shown else None, done=journal.rows)
+            recorder = open_recorder(paths, output_format, encoder, journal, has_ids=fields.id is not None)
+            answer_all(model, encoder, text, intake, recorder, meter)
     except KeyboardInterrupt:
         if paths is not None and paths.journal.exists():
             meter.tell("stopped; --resume goes on where this run left off")
         raise
-    if not is_quiet:
+    if not bulk.no_progress:
         meter.tell(meter.summarize())
     return report(recorder, meter)
 
 
+def describe(model: "PoolingModel", bulk: BulkOptions, kind: Kind) -> dict[str, Any]:
+    """Return what shapes the rows, as plain values; a prompt by its hash."""
+    return {
+        "forebay": __version__,
+        "model": model.info.name,
+        "checkpoint": model.info.path,
+        "dtype": model.info.dtype,
+        "device": model.info.device.partition(":")[0],
+        "convert": bulk.convert,
+        "prompt": None if bulk.prompt is None else hashlib.blake2b(bulk.prompt.encode(), digest_size=8).hexdigest(),
+        "prompt-name": bulk.prompt_name,
+        "input-type": bulk.input_type,
+        "truncate": not bulk.no_truncate,
+        "max-tokens": bulk.max_tokens,
+        "field": bulk.field,
+        "id-field": bulk.id_field,
+        **kind.options,
+    }
+
+
 def report(recorder: Recorder, meter: Meter) -> int:
-    """Tell of texts without a vector; return the exit code."""
+    """Tell of texts that failed; return the exit code."""
     if not recorder.failed:
         return 0
     first = f"; the first of this run is {recorder.first_failure}" if recorder.first_failure else ""
@@ -125,34 +88,41 @@ def report(recorder: Recorder, meter: Meter) -> int:
     return 1
 
 
-def open_recorder(paths: Paths | None, output_format: OutputFormat, layout: Layout, journal: Journal) -> Recorder:
+def open_recorder(
+    paths: Paths | None, output_format: OutputFormat, encoder: Encoder, journal: Journal, *, has_ids: bool
+) -> Recorder:
     """Open the output where the journal says."""
     if paths is None:
-        return Recorder(JsonlWriter(sys.stdout.buffer, layout, is_file=False), journal, None)
+        return Recorder(JsonlWriter(sys.stdout.buffer, has_ids=has_ids, is_file=False), journal, None)
     # Before the output is touched: the journal of a run that is now replaced must not outlive that run's rows.
     journal.save(paths.journal)
     offset = journal.offset if journal.rows else None
     writer: Writer
-    if output_format == "npy":
-        writer = NpyWriter(paths.partial, layout, offset=offset)
-    elif output_format == "jsonl":
-        writer = JsonlWriter(open_at(paths.partial, offset), layout, is_file=True)
-    else:
-        writer = ParquetWriter(paths.partial, paths.parts, layout, offset=offset)
+    match output_format:
+        case "npy":
+            writer = NpyWriter(paths.partial, encoder.width, offset=offset)
+        case "npz":
+            writer = NpzWriter(paths.partial, paths.parts, encoder.width, offset=offset)
+        case "jsonl":
+            writer = JsonlWriter(open_at(paths.partial, offset), has_ids=has_ids, is_file=True)
+        case "parquet":
+            writer = ParquetWriter(paths.partial, paths.parts, encoder.types(), has_ids=has_ids, offset=offset)
     return Recorder(writer, journal, paths)
 
 
-def find_output(output: Output, fields: Fields) -> tuple[Paths | None, OutputFormat]:
+def find_output(bulk: BulkOptions, kind: Kind) -> tuple[Paths | None, OutputFormat]:
     """Resolve where to write, and in which format; no paths: standard output."""
-    if output.name == "-":
-        if output.format not in (None, "jsonl"):
-            raise InvalidRequest(f"{output.format} can't be written to standard output; name a file by -o")
-        if output.resume or output.overwrite:
+    if bulk.out == "-":
+        if bulk.output_format not in (None, "jsonl"):
+            raise InvalidRequest(f"{bulk.output_format} can't be written to standard output; name a file by -o")
+        if bulk.resume or bulk.overwrite:
             raise InvalidRequest("--resume and --overwrite need an output file; name it by -o")
         return None, "jsonl"
-    paths = Paths(Path(output.name))
+    paths = Paths(Path(bulk.out))
     paths.check()
-    output_format = output.format or find_format(paths.out, OUTPUT_EXTENSIONS, "--output-format")
-    if output_format == "npy" and fields.id is not None:
-        raise InvalidRequest("npy has no room for --id-field; choose jsonl or parquet")
+    output_format = bulk.output_format or find_format(paths.out, OUTPUT_EXTENSIONS, "--output-format")
+    if output_format not in kind.formats:
+        raise InvalidRequest(f"{output_format} has no room for {kind.contents}; choose {' or '.join(kind.formats)}")
+    if output_format in MATRIX_FORMATS and bulk.id_field is not None:
+        raise InvalidRequest(f"{output_format} has no room for --id-field; choose jsonl or parquet")
     return paths, output_format

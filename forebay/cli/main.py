@@ -11,13 +11,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from forebay.cli import bench, embed, inspect, serve
+from forebay.cli import bench, classify, embed, inspect, plugin, serve
 from forebay.core.errors import ForebayError, RequestError
 from forebay.version import __version__
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "serve": serve.serve,
     "embed": embed.embed,
+    "classify": classify.classify,
+    "plugin": plugin.plugin,
     "info": inspect.info,
     "bench": bench.bench,
 }
@@ -27,7 +29,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="forebay",
-    help="Inference for models that never generate a token: text in, vectors out.",
+    help="Inference for models that never generate a token: text in, vectors and labels out.",
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks would show local variables, and with them the input

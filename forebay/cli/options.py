@@ -1,16 +1,114 @@
-"""Options that several commands share, each declared once. Knows no command."""
+"""Options that several commands share, each declared once, and the model that they load. Knows no command.
 
-from typing import Annotated
+A group of options is a dataclass: a command takes one as a parameter, and its command line has every field.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.core.config import DType
+from forebay.cli.formats import InputFormat, OutputFormat
+from forebay.core.config import Convert, DType, EngineLimits, Runner
+from forebay.core.params import TextParams
+
+if TYPE_CHECKING:
+    from forebay.api.model import PoolingModel
 
 MODEL_HELP = "A local folder, a model id of the hub, or 'default' for the built-in model."
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")]
-DTypeOption = Annotated[
-    DType, typer.Option("--dtype", help="Compute type; auto: float32 on CPU, the checkpoint's on an accelerator.")
+IOProcessorName = Annotated[
+    str | None, typer.Option("--io-processor", help="Installed IO processor that serves the task 'plugin'.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Files = Annotated[
+    list[str] | None, typer.Argument(metavar="FILES", help="txt, jsonl, csv or parquet; none or '-': stdin.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How every command that loads a model can be told to."""
+
+    dtype: Annotated[
+        DType, typer.Option(help="Compute type; auto: float32 on CPU, the checkpoint's on an accelerator.")
+    ] = "auto"
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto"
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")] = None
+    runner: Annotated[Runner, typer.Option(help="How the checkpoint is run; auto finds out.")] = "auto"
+    convert: Annotated[Convert, typer.Option(help="What a model made for another task is turned into.")] = "auto"
+
+    def load(
+        self, model: str, *, io_processor: str | None = None, limits: EngineLimits | None = None
+    ) -> "PoolingModel":
+        """Load a model."""
+        from forebay.api.model import PoolingModel
+
+        return PoolingModel(
+            model,
+            revision=self.revision,
+            dtype=self.dtype,
+            device=self.device,
+            runner=self.runner,
+            convert=self.convert,
+            io_processor=io_processor,
+            limits=limits,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkOptions(LoadOptions):
+    """What every bulk run can be told: files, model, and how texts become tokens."""
+
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="File to write; its extension tells the format. '-': JSON lines on stdout."),
+    ] = "-"
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "default"
+    input_format: Annotated[InputFormat | None, typer.Option(help="Instead of what the extension tells.")] = None
+    output_format: Annotated[OutputFormat | None, typer.Option(help="Instead of what the extension tells.")] = None
+    field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text"
+    id_field: Annotated[
+        str | None, typer.Option(help="Field or column to copy to the output as 'id' (jsonl, parquet).")
+    ] = None
+    prompt: Annotated[str | None, typer.Option(help="Text to put before each text.")] = None
+    prompt_name: Annotated[str | None, typer.Option(help="One of the model's own prompts.")] = None
+    input_type: Annotated[str | None, typer.Option(help="The side of an asymmetric model: query or document.")] = None
+    no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped run left off.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output or a stopped run.")] = False
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show neither bar nor summary.")] = False
+
+    def make_text_params(self) -> TextParams:
+        """Return how texts become tokens."""
+        return TextParams(
+            self.prompt,
+            self.prompt_name,
+            self.input_type,
+            truncate=not self.no_truncate,
+            max_tokens=self.max_tokens,
+        )
+
+
+def takes_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Put the fields of a command's dataclass among its options; the command gets them as that one value."""
+    signature = inspect.signature(command)
+    (group,) = [parameter for parameter in signature.parameters.values() if is_dataclass(parameter.annotation)]
+    shared = fields(group.annotation)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        value = group.annotation(**{option.name: given.pop(option.name) for option in shared})
+        return command(**given, **{group.name: value})
+
+    own = [parameter for parameter in signature.parameters.values() if parameter is not group]
+    more = [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for option in shared
+    ]
+    run.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]  # Typer reads it
+    return run

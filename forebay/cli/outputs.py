@@ -1,12 +1,10 @@
-"""Vectors → npy, JSON lines or Parquet, written as they come and continued where a stopped run left them.
+"""Rows → JSON lines or Parquet (arrays.py: npy, npz), written as they come and continued where a stopped run left them.
 
 A writer gets chunks of rows. ``sync`` makes all of them durable and returns the offset from which a later run may
 go on; ``finish`` makes the file complete. Writers know no texts, no model and no journal.
 """
 
-import io
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,34 +12,29 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import orjson
-from numpy.lib import format as npy_format
-from numpy.typing import NDArray
 
 from forebay.cli.inputs import Id, InputError
 from forebay.core.errors import ForebayError, InvalidRequest
 
+Row = Mapping[str, Any]
+"""The named values of one text: arrays, numbers, words, or lists and mappings of them."""
+
+OBJECT_BYTES = 128
+"""What a Python object takes in memory, more or less."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows to write. ``vectors`` is float32 [n, dim], NaN in the rows that ``failed`` names; ``ids`` are [n]."""
+    """Rows to write, None where ``failed`` tells why there is none; ``ids`` are as many as rows."""
 
-    vectors: NDArray[np.float32]
+    rows: Sequence[Row | None]
     failed: Mapping[int, ForebayError]
     ids: Sequence[Id]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What a row holds: so many floats, and an id or none."""
-
-    dimension: int
-    has_ids: bool = False
 
 
 class Writer(Protocol):
     """What a run needs of an output. A sync is due after ``sync_seconds``, or once ``pending`` bytes are many."""
 
-    layout: Layout
     sync_seconds: float
     pending: int
 
@@ -56,11 +49,6 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Close what is open, complete or not."""
-
-
-def without_place(message: str) -> str:
-    """Take an item's number off a message: it counts within a chunk, which nobody outside has seen."""
-    return re.sub(r"^(item \d+:|input\[\d+\]) ", "", message)
 
 
 def open_at(path: Path, offset: int | None) -> BinaryIO:
@@ -81,65 +69,25 @@ def sync_to_disk(stream: BinaryIO) -> None:
     os.fsync(stream.fileno())
 
 
-class NpyWriter:
-    """A float32 matrix [rows, dim]; the header's row count is filled in at the end, in the room NumPy leaves for it."""
-
-    sync_seconds = 1.0
-    pending = 0
-
-    def __init__(self, path: Path, layout: Layout, *, offset: int | None = None) -> None:
-        self.layout = layout
-        self._stream = open_at(path, offset)
-        if offset is None:
-            self._stream.write(self._make_header(0))
-
-    def _make_header(self, num_rows: int) -> bytes:
-        header = io.BytesIO()
-        shape = (num_rows, self.layout.dimension)
-        npy_format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        return header.getvalue()
-
-    def write(self, chunk: Chunk) -> None:
-        """Append rows."""
-        self._stream.write(np.ascontiguousarray(chunk.vectors, dtype="<f4").data)
-
-    def sync(self) -> int:
-        """Make all rows durable; return the offset after them."""
-        sync_to_disk(self._stream)
-        return self._stream.tell()
-
-    def finish(self) -> None:
-        """Complete the file."""
-        num_bytes = self._stream.tell() - len(self._make_header(0))
-        self._stream.seek(0)
-        self._stream.write(self._make_header(num_bytes // (4 * self.layout.dimension)))
-        sync_to_disk(self._stream)
-        self.close()
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._stream.close()
-
-
 class JsonlWriter:
-    """One object a line: ``id`` where asked for, and ``embedding`` or ``error``."""
+    """One object a line: ``id`` where asked for, and the row's values or ``error``."""
 
     sync_seconds = 1.0
     pending = 0
 
-    def __init__(self, stream: BinaryIO, layout: Layout, *, is_file: bool) -> None:
-        self.layout = layout
+    def __init__(self, stream: BinaryIO, *, has_ids: bool, is_file: bool) -> None:
         self._stream = stream
-        self._is_file = is_file
+        self._has_ids, self._is_file = has_ids, is_file
 
     def write(self, chunk: Chunk) -> None:
         """Append rows."""
-        for index, vector in enumerate(chunk.vectors):
-            line: dict[str, Any] = {"id": chunk.ids[index]} if self.layout.has_ids else {}
-            if error := chunk.failed.get(index):
-                line["error"] = {"code": error.code, "message": without_place(error.message)}
+        for index, (key, row) in enumerate(zip(chunk.ids, chunk.rows, strict=True)):
+            line: dict[str, Any] = {"id": key} if self._has_ids else {}
+            if row is None:
+                error = chunk.failed[index]
+                line["error"] = {"code": error.code, "message": error.message}
             else:
-                line["embedding"] = vector
+                line |= row
             self._stream.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
         if not self._is_file:
             self._stream.flush()
@@ -163,7 +111,7 @@ class JsonlWriter:
 
 
 class ParquetWriter:
-    """Columns ``id`` (where asked for) and ``embedding`` (a fixed-size list of float32, null where it failed).
+    """One column a value, of the Arrow type in ``types``, null where the text failed; before them ``id``, if asked for.
 
     A Parquet file can't be continued, so rows go to numbered part files, which ``finish`` joins. The offset is
     the number of complete parts.
@@ -171,8 +119,11 @@ class ParquetWriter:
 
     sync_seconds = 60.0
 
-    def __init__(self, path: Path, parts: Path, layout: Layout, *, offset: int | None = None) -> None:
-        self._path, self._parts, self.layout = path, parts, layout
+    def __init__(
+        self, path: Path, parts: Path, types: Mapping[str, Any], *, has_ids: bool, offset: int | None = None
+    ) -> None:
+        self._path, self._parts = path, parts
+        self._types, self._has_ids = types, has_ids
         self._chunks: list[Chunk] = []
         self._num_parts = offset or 0
         self.pending = 0
@@ -190,7 +141,7 @@ class ParquetWriter:
     def write(self, chunk: Chunk) -> None:
         """Append rows."""
         self._chunks.append(chunk)
-        self.pending += chunk.vectors.nbytes
+        self.pending += sum(estimate_size(value) for row in chunk.rows if row is not None for value in row.values())
 
     def sync(self) -> int:
         """Make all rows durable; return the offset after them."""
@@ -211,17 +162,12 @@ class ParquetWriter:
     def _to_table(self, chunks: Sequence[Chunk]) -> Any:
         import pyarrow as pa
 
-        vectors = np.concatenate([chunk.vectors for chunk in chunks])
-        starts = np.cumsum([0] + [len(chunk.vectors) for chunk in chunks])
-        nulls = np.zeros(len(vectors), dtype=bool)
-        for start, chunk in zip(starts[:-1], chunks, strict=True):
-            nulls[[start + index for index in chunk.failed]] = True
-        embeddings = pa.FixedSizeListArray.from_arrays(
-            pa.array(vectors.ravel()), self.layout.dimension, mask=pa.array(nulls)
-        )
-        columns = {"embedding": embeddings}
-        if self.layout.has_ids:
-            columns = {"id": self._to_ids([key for chunk in chunks for key in chunk.ids]), **columns}
+        rows = [row for chunk in chunks for row in chunk.rows]
+        columns = {}
+        if self._has_ids:
+            columns["id"] = self._to_ids([key for chunk in chunks for key in chunk.ids])
+        for name, kind in self._types.items():
+            columns[name] = pa.array([None if row is None else as_list(row[name]) for row in rows], type=kind)
         return pa.table(columns)
 
     def _to_ids(self, ids: Sequence[Id]) -> Any:
@@ -246,7 +192,7 @@ class ParquetWriter:
 
         self.sync()
         if not self._num_parts:
-            self.write(Chunk(np.empty((0, self.layout.dimension), dtype=np.float32), {}, ()))
+            self.write(Chunk((), {}, ()))
             self.sync()
         with self._path.open("wb") as stream:
             with pq.ParquetWriter(stream, pq.read_schema(self._part(0)), use_dictionary=False) as joined:
@@ -257,3 +203,15 @@ class ParquetWriter:
     def close(self) -> None:
         """Close what is open."""
         self._chunks = []
+
+
+def estimate_size(value: Any) -> int:
+    """Tell about how many bytes a value takes while it waits."""
+    if isinstance(value, list | Mapping):
+        return OBJECT_BYTES * len(value)
+    return int(getattr(value, "nbytes", OBJECT_BYTES))
+
+
+def as_list(value: Any) -> Any:
+    """Take a matrix apart, since Arrow takes arrays of one dimension only."""
+    return list(value) if isinstance(value, np.ndarray) and value.ndim > 1 else value

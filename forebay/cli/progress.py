@@ -44,10 +44,10 @@ class Meter:
     ) -> None:
         self._progress.stop()
 
-    def begin(self, total: int | None, *, done: int) -> None:
-        """Start the clock; ``done`` texts are there from an earlier run."""
+    def begin(self, action: str, total: int | None, *, done: int) -> None:
+        """Start the clock; ``action`` is what the bar says, ``done`` texts are there from an earlier run."""
         self._started = time.monotonic()
-        self._progress.reset(self._task, total=total, completed=done, description="embedding")
+        self._progress.reset(self._task, total=total, completed=done, description=action)
 
     def advance(self, texts: int, tokens: int, truncated: int) -> None:
         """Count a chunk."""

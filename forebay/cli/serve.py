@@ -5,14 +5,15 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from forebay.cli.options import Device, DTypeOption, ModelArgument, Revision
-from forebay.core.config import Convert, EngineLimits, ModelOptions, PoolerConfig, Runner, ServerOptions
+from forebay.cli.options import IOProcessorName, LoadOptions, ModelArgument, takes_options
+from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig, ServerOptions
 from forebay.core.errors import InvalidRequest
 
 LIMITS, SERVER = EngineLimits(), ServerOptions()
 MIB = 1 << 20
 
 
+@takes_options
 def serve(
     model: ModelArgument = "default",
     *,
@@ -21,12 +22,8 @@ def serve(
     served_name: Annotated[
         list[str] | None, typer.Option(help="Name that clients may use for the model; may be repeated.")
     ] = None,
-    dtype: DTypeOption = "auto",
-    device: Device = "auto",
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None,
-    revision: Revision = None,
-    runner: Annotated[Runner, typer.Option(help="How the checkpoint is run; auto finds out.")] = "auto",
-    convert: Annotated[Convert, typer.Option(help="What a model made for another task is turned into.")] = "auto",
+    io_processor: IOProcessorName = None,
     cache_dir: Annotated[str | None, typer.Option(help="Folder of downloaded models.")] = None,
     pooler_config: Annotated[
         str | None, typer.Option(metavar="JSON", help='Override pooling, as {"pooling_type": "CLS"}.')
@@ -55,6 +52,7 @@ def serve(
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests get when the server stops.")
     ] = SERVER.drain_seconds,
+    loading: LoadOptions,
 ) -> int:
     """Serve a model over HTTP."""
     from forebay.server import app
@@ -62,14 +60,15 @@ def serve(
     return app.serve(
         ModelOptions(
             model=model,
-            revision=revision,
-            dtype=dtype,
-            device=device,
+            revision=loading.revision,
+            dtype=loading.dtype,
+            device=loading.device,
             max_model_len=max_model_len,
             pooler=parse_pooler(pooler_config),
             cache_dir=cache_dir,
-            runner=runner,
-            convert=convert,
+            runner=loading.runner,
+            convert=loading.convert,
+            io_processor=io_processor,
         ),
         EngineLimits(
             max_step_tokens=max_step_tokens,

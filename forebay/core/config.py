@@ -58,27 +58,34 @@ class PoolerConfig:
                 known = ", ".join(cls.__dataclass_fields__)
                 raise _refuse(f"unknown pooler config field '{name}'; known: {known}")
         ids = values.get("returned_token_ids")
-        try:
-            config = cls(**{**values, "returned_token_ids": None if ids is None else tuple(ids)})
-        except TypeError:
-            raise _refuse("pooler config: returned_token_ids must be a list of token ids") from None
+        config = cls(**{**values, "returned_token_ids": tuple(ids) if isinstance(ids, list) else ids})
         config.check()
         return config
 
     def check(self) -> None:
-        """Raise InvalidRequest where fields have wrong values or contradict each other."""
+        """Raise InvalidRequest where fields have wrong types or values, or contradict each other."""
+        for name, kinds in _POOLER_KINDS.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+                expected = " or ".join(kind.__name__ for kind in kinds)
+                raise _refuse(f"pooler config: {name} is of type {type(value).__name__}, expected {expected}")
+        if any(not isinstance(id_, int) or isinstance(id_, bool) for id_ in self.returned_token_ids or ()):
+            raise _refuse("pooler config: returned_token_ids must be a list of token ids")
         if self.task is not None:
             parse_task(self.task)
+        self._check_methods()
         if self.logit_sigma == 0:
             raise _refuse("pooler config: logit_sigma is 0, and scores are divided by it; give another number")
-        if self.pooling_type is not None and (self.seq_pooling_type or self.tok_pooling_type):
-            raise _refuse(
-                "pooler config: pooling_type stands for seq_pooling_type or tok_pooling_type; give one of them"
-            )
         if self.max_embed_len is not None and not (self.enable_chunked_processing and self.max_embed_len >= 1):
             raise _refuse(
                 "pooler config: max_embed_len bounds what enable_chunked_processing reads; set that to true, and "
                 "max_embed_len to 1 or more"
+            )
+
+    def _check_methods(self) -> None:
+        if self.pooling_type is not None and (self.seq_pooling_type or self.tok_pooling_type):
+            raise _refuse(
+                "pooler config: pooling_type stands for seq_pooling_type or tok_pooling_type; give one of them"
             )
         for method in self.sequence_methods or ():
             if method not in SEQUENCE_POOLING:
@@ -106,6 +113,22 @@ class PoolerConfig:
         if name is None and self.pooling_type is not None and self.pooling_type.upper() in TOKEN_POOLING:
             name = self.pooling_type
         return None if name is None else name.upper()
+
+
+_POOLER_KINDS: dict[str, tuple[type, ...]] = {
+    "task": (str,),
+    "pooling_type": (str,),
+    "seq_pooling_type": (str,),
+    "tok_pooling_type": (str,),
+    "use_activation": (bool,),
+    "dimensions": (int,),
+    "enable_chunked_processing": (bool,),
+    "max_embed_len": (int,),
+    "logit_mean": (int, float),
+    "logit_sigma": (int, float),
+    "step_tag_id": (int,),
+    "returned_token_ids": (tuple,),
+}
 
 
 def _refuse(message: str) -> InvalidRequest:

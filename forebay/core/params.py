@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from forebay.core.errors import InvalidRequest
-from forebay.core.tasks import ALLOWED_PARAMS, Task
+from forebay.core.tasks import ALLOWED_PARAMS, SHOWN, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Abilities:
     ``dimension`` is the vectors' full size (0 without ``embed``), ``default_dimension`` what a request gets that
     does not ask for ``dimensions``. ``max_len`` counts tokens, special ones included. ``matryoshka`` lists the
     sizes that ``dimensions`` may take where the checkpoint names them; where it does not, any up to ``dimension``
-    may be asked. ``labels`` are the names of a classifier's scores, in order.
+    may be asked. ``labels`` are the names of a classifier's scores, in order. ``is_normalized``
+    tells that embeddings are of unit length unless a request asks otherwise.
     """
 
     tasks: tuple[Task, ...]
@@ -29,6 +30,7 @@ class Abilities:
     prompts: Mapping[str, str] = field(default_factory=dict)
     routes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    is_normalized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,16 @@ class TextParams:
         if self.prompt_name is not None and self.prompt_name not in abilities.prompts:
             known = ", ".join(f"'{name}'" for name in abilities.prompts) or "none"
             raise InvalidRequest(
-                f"unknown prompt '{self.prompt_name}'; this model has: {known}. Use 'prompt' to give the text itself",
+                f"unknown prompt '{self.prompt_name[:SHOWN]}'; this model has: {known}. "
+                "Use 'prompt' to give the text itself",
                 field="prompt_name",
             )
         input_types = ("query", "document", *abilities.prompts, *abilities.routes)
         if self.input_type is not None and self.input_type not in input_types:
             known = ", ".join(f"'{name}'" for name in dict.fromkeys(input_types))
-            raise InvalidRequest(f"unknown input_type '{self.input_type}'; this model has: {known}", field="input_type")
+            raise InvalidRequest(
+                f"unknown input_type '{self.input_type[:SHOWN]}'; this model has: {known}", field="input_type"
+            )
 
 
 @dataclass(frozen=True, slots=True)

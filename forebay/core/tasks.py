@@ -59,6 +59,9 @@ REMOVED_TASKS: dict[str, str] = {
     "reward": "use 'classify' for one score a text, or 'token_classify' for scores a step",
 }
 
+# Characters of a caller's word that a message repeats.
+SHOWN = 40
+
 
 def parse_outputs(names: Sequence[str]) -> tuple[Task, ...]:
     """Return the outputs that a list of tasks asks for: composed tasks taken apart, each once, in order."""
@@ -74,4 +77,4 @@ def parse_task(name: str) -> Task:
         return Task(name)
     except ValueError:
         known = ", ".join(f"'{task}'" for task in Task)
-        raise InvalidRequest(f"unknown task '{name}'; expected one of {known}", field="task") from None
+        raise InvalidRequest(f"unknown task '{name[:SHOWN]}'; expected one of {known}", field="task") from None

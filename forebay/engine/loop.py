@@ -40,7 +40,10 @@ class Engine:
         with self._wakeup:
             if self._is_closing:
                 raise NotReady("the engine is stopping; send the request to another instance, or later")
-            waiting, limit = self._scheduler.num_tokens, self._limits.max_queued_tokens
+            limit = self._limits.max_queued_tokens
+            if self._scheduler.num_tokens + num_tokens > limit:
+                self._scheduler.purge()
+            waiting = self._scheduler.num_tokens
             if waiting and waiting + num_tokens > limit:
                 raise Overloaded(
                     f"{waiting} tokens wait and this request adds {num_tokens}, over the limit of {limit} "

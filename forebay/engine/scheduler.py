@@ -25,7 +25,7 @@ class Step:
 
     sequences: list[Sequence] = field(default_factory=list)
     num_tokens: int = 0
-    dropped: list[Job] = field(default_factory=list)
+    dropped: dict[Job, None] = field(default_factory=dict)  # a set that keeps its order
 
 
 class Scheduler:
@@ -53,6 +53,17 @@ class Scheduler:
                 self._note_served(lane, now)
                 break
         return step
+
+    def purge(self) -> None:
+        """Forget the sequences whose callers have gone, so that they no longer count."""
+        for queue in self._queues.values():
+            waiting = list(queue)
+            queue.clear()
+            for seq in waiting:
+                if seq.job.is_over:
+                    self._forget(seq)
+                else:
+                    queue.append(seq)
 
     def drain(self) -> list[Job]:
         """Empty the queue and return the jobs that had work in it, each once."""
@@ -105,7 +116,7 @@ class Scheduler:
         if job.is_over or job in step.dropped:
             return True
         if job.deadline is not None and job.deadline <= now:
-            step.dropped.append(job)
+            step.dropped[job] = None
             return True
         return False
 

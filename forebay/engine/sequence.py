@@ -35,18 +35,20 @@ class Job:
         self._errors: dict[int, ForebayError] = {}
         self._num_left = 0
         self._num_parts: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._parts: dict[int, list[Part]] = {}
+        self._parts: dict[int, dict[int, Part]] = {}
+        self._is_unit = False
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
     def fill(self, tokens: "Tokens", truncated: NDArray[np.bool_], traits: "SequenceTraits") -> None:
         """Take the tokenized items; called once, before the job is submitted. ``truncated`` is [items]."""
         self.sequences = [
-            Sequence(ids, traits.params, traits.route, prompt_len, self, owner)
-            for ids, prompt_len, owner in zip(
-                tokens.ids, tokens.prompt_lens.tolist(), tokens.owners.tolist(), strict=True
+            Sequence(ids, traits.params, traits.route, prompt_len, self, owner, place)
+            for place, (ids, prompt_len, owner) in enumerate(
+                zip(tokens.ids, tokens.prompt_lens.tolist(), tokens.owners.tolist(), strict=True)
             )
         ]
         self._tasks = traits.params.outputs
+        self._is_unit = traits.is_unit
         self._rows = [None] * len(truncated)
         self._num_left = len(self.sequences)
         self._num_parts = np.bincount(tokens.owners, minlength=len(truncated))
@@ -69,10 +71,11 @@ class Job:
         """Keep one window's vector until those of all windows of the text are there."""
         (vector,) = rows
         assert not isinstance(vector, SparseVector), "only embeddings are split"
-        parts = self._parts.setdefault(seq.index, [])
-        parts.append(Part(vector, len(seq.ids)))
+        parts = self._parts.setdefault(seq.index, {})
+        parts[seq.place] = Part(vector, len(seq.ids))
         if len(parts) == self._num_parts[seq.index]:
-            self._rows[seq.index] = (join_parts(self._parts.pop(seq.index)),)
+            in_order = [part for _, part in sorted(self._parts.pop(seq.index).items())]
+            self._rows[seq.index] = (join_parts(in_order, is_unit=self._is_unit),)
 
     def fail(self, index: int, error: ForebayError) -> bool:
         """Take the error of one of an item's sequences; True when it was the last."""
@@ -132,15 +135,17 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
-    """What all sequences of a request share."""
+    """What all sequences of a request share; ``is_unit`` tells that its vectors are of unit length."""
 
     params: PoolingParams
     route: str
+    is_unit: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One tokenized item, or one window of it: ``ids`` int32 [L]; ``index`` is the item's place.
+    """One tokenized item, or one window of it: ``ids`` int32 [L]; ``index`` is the item's place,
+    ``place`` the sequence's own in the job.
 
     ``passes`` counts how often a shorter one was served before it; ``prompt_len`` is the number of its first tokens
     that pooling leaves out. Sequences of one route with equal ``key`` are computed once.
@@ -152,6 +157,7 @@ class Sequence:
     prompt_len: int
     job: Job
     index: int
+    place: int = 0
     passes: int = 0
     key: tuple[bytes, int] = field(init=False)
 

@@ -87,6 +87,7 @@ def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: Tokenize
         side=files.side,
         has_specials=is_transformer,
         skips_prompt=not route.include_prompt,
+        unknown_id=files.unknown_id,
         split_len=_choose_split_len(loader, max_len, label),
     )
 
@@ -147,6 +148,7 @@ def _abilities(
         prompts=spec.prompts,
         routes=tuple(spec.routes.by_input_type),
         labels=next(iter(built.values())).labels,
+        is_normalized=all(route.is_normalized for route in built.values()),
     )
     if overrides.dimensions is not None:
         PoolingParams(dimensions=overrides.dimensions).check(abilities)

@@ -34,23 +34,29 @@ def fill(
     wanted = _wanted(model)
     known = frozenset(wanted)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    left_over = []
+    left_over: list[str] = []
+    spares: dict[Target, Tensor] = {}
     for name, tensor in tensors:
         try:
             target = naming.resolve(name)
         except KeyError:
             left_over.append(name)
             continue
-        if target is None or (target in known and target not in wanted):
-            continue  # not needed, or stored twice under two names
-        if target not in known:
+        if target is None:
+            continue
+        if target not in (known if naming.is_spare(name) else wanted):  # unknown, or there already
             left_over.append(name)
             continue
         own_dtype = torch.float32 if target.parameter.startswith(_HEAD) else dtype
-        _put(model, target, name, tensor.to(device=device, dtype=own_dtype), wanted)
+        if naming.is_spare(name):
+            spares[target] = tensor.to(device=device, dtype=own_dtype, copy=True)
+        else:
+            _put(model, target, name, tensor.to(device=device, dtype=own_dtype), wanted)
+    for target in spares.keys() & wanted:
+        _put(model, target, target.parameter, spares[target], wanted)
     if _TIED in wanted:
         _put(model, _TIED, "the tied word table", model.word_table.float(), wanted)
-    _complain(left_over, "the weight files hold tensors that this architecture does not know")
+    _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
     _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
     return num_parameters
 

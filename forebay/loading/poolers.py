@@ -32,11 +32,12 @@ M3_SPARSE, M3_MULTI_VECTOR = "sparse_linear.pt", "colbert_linear.pt"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """A route's pipeline, the size of its embeddings (0 without) and the names of its labels."""
+    """A route's pipeline, the size of its embeddings (0 without), its labels, and whether it normalises."""
 
     pipeline: Pipeline
     dimension: int = 0
     labels: tuple[str, ...] = ()
+    is_normalized: bool = False
 
 
 def build_pipeline(
@@ -69,7 +70,9 @@ def _build_classifier(
         use_activation=overrides.use_activation is not False,
     )
     if route.kind == "sequence":
-        method = (overrides.sequence_methods or ("CLS",))[0]
+        method, *others = overrides.sequence_methods or ("CLS",)
+        if others:
+            raise InvalidRequest("a classifier reads one row: give one seq_pooling_type", field="pooler_config")
         loader.log.say(
             "pooling", method, "user" if overrides.sequence_methods else "what the architecture's head reads"
         )
@@ -108,7 +111,7 @@ def _build_embed(
     if spec.extra_heads:
         poolers.update(_m3_poolers(loader, spec, model, marker_ids))
     mix = None if route.layer_mix is None else loader.layer_mix(route.layer_mix, model.num_layers)
-    return Built(Pipeline(model, poolers, mix), size)
+    return Built(Pipeline(model, poolers, mix), size, is_normalized=head.is_normalized and head.truncate_dim is None)
 
 
 def _token_head(head: EmbedHead, num_methods: int) -> EmbedHead:

@@ -42,8 +42,7 @@ class Albert(Encoder):
             r"pooler\..*",
             r"embeddings\.position_ids",
             r"predictions\..*",
-            r"sop_classifier\..*",
-            r"classifier\..*",
+            r"(sop_classifier|classifier|qa_outputs)\..*",
         ),
     )
     heads: ClassVar[Mapping[HeadKind, HeadNames]] = {
@@ -54,8 +53,8 @@ class Albert(Encoder):
                 "predictions.dense": "dense",
                 "predictions.LayerNorm": "norm",
                 "predictions.decoder": "decoder",
-                "predictions": "decoder",  # its bias, stored once more beside the decoder
-            }
+            },
+            spare={"predictions": "decoder"},
         ),
     }
 
@@ -96,7 +95,7 @@ class Albert(Encoder):
         if on_layer is not None:
             on_layer(0, x)
         for index in range(self.num_layers):
-            x = self.layers[index * len(self.layers) // self.num_layers](x, batch)
+            x = self.layers[int(index / (self.num_layers / len(self.layers)))](x, batch)  # rounded as in training
             if on_layer is not None:
                 on_layer(index + 1, x)
         return x

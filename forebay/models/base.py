@@ -35,6 +35,7 @@ class Naming:
     ``prefixes`` are cut off when present. ``layers`` is the prefix of numbered layers; ``in_layer`` and
     ``outside`` map module names to the model's own, or to (own name, part) where the model merges several.
     ``unused`` are patterns of tensors that this model does not need: heads of other tasks, stored buffers.
+    ``spare`` are modules whose tensors count only where those that they stand for are not stored.
     """
 
     prefixes: tuple[str, ...]
@@ -42,10 +43,11 @@ class Naming:
     in_layer: Mapping[str, str | tuple[str, int]]
     outside: Mapping[str, str]
     unused: tuple[str, ...] = field(default=())
+    spare: Mapping[str, str] = field(default_factory=dict)
 
     def resolve(self, name: str) -> Target | None:
         """Return the tensor's target, or None for one that is not needed; KeyError for one that is unknown."""
-        short = next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
+        short = self._shorten(name)
         module, _, leaf = short.rpartition(".")
         if module.startswith(self.layers):
             index, _, rest = module.removeprefix(self.layers).partition(".")
@@ -55,9 +57,18 @@ class Naming:
                 return Target(f"layers.{index}.{own}.{leaf}", part)
         elif module in self.outside:
             return Target(f"{self.outside[module]}.{leaf}", 0)
+        elif module in self.spare:
+            return Target(f"{self.spare[module]}.{leaf}", 0)
         if any(re.fullmatch(pattern, short) for pattern in self.unused):
             return None
         raise KeyError(name)
+
+    def is_spare(self, name: str) -> bool:
+        """Tell a tensor that gives way to another of the same target."""
+        return self._shorten(name).rpartition(".")[0] in self.spare
+
+    def _shorten(self, name: str) -> str:
+        return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
 
 
 HeadKind = Literal["sequence", "token", "masked_lm"]
@@ -67,11 +78,13 @@ HeadKind = Literal["sequence", "token", "masked_lm"]
 class HeadNames:
     """The modules of one head in a checkpoint, as own name by checkpoint name, and its activation's name.
 
-    ``activation`` "" means the one that the config calls ``hidden_act``.
+    ``activation`` "" means the one that the config calls ``hidden_act``. ``spare`` is as in Naming: a language model's
+    bias is stored beside its decoder once more, and the decoder's own counts where they differ.
     """
 
     modules: Mapping[str, str]
     activation: str = ""
+    spare: Mapping[str, str] = field(default_factory=dict)
 
 
 class Encoder(nn.Module, ABC):

@@ -35,7 +35,11 @@ EMBEDDING_NAMES = {
     "embeddings.token_type_embeddings": "types",
     "embeddings.LayerNorm": "norm",
 }
-UNUSED_HEADS = (r"pooler\..*", r"embeddings\.position_ids", r"cls\..*", r"lm_head\..*", r"classifier\..*")
+UNUSED_HEADS = (
+    r"pooler\..*",
+    r"embeddings\.position_ids",
+    r"(cls|lm_head|classifier|qa_outputs)\..*",
+)
 
 
 class Bert(Encoder):
@@ -50,8 +54,8 @@ class Bert(Encoder):
                 "cls.predictions.transform.dense": "dense",
                 "cls.predictions.transform.LayerNorm": "norm",
                 "cls.predictions.decoder": "decoder",
-                "cls.predictions": "decoder",  # its bias, stored once more beside the decoder
-            }
+            },
+            spare={"cls.predictions": "decoder"},
         ),
     }
 

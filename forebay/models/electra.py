@@ -32,7 +32,7 @@ class Electra(Encoder):
         {**EMBEDDING_NAMES, "embeddings_project": "project"},
         (
             r"embeddings\.position_ids",
-            r"classifier\..*",
+            r"(classifier|sequence_summary|qa_outputs)\..*",
             r"discriminator_predictions\..*",
             r"generator_(predictions|lm_head)\..*",
         ),

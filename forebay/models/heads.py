@@ -72,5 +72,9 @@ def attach_head(encoder: Encoder, kind: HeadKind, config: Mapping[str, Any], num
             encoder.head = TokenHead(encoder.hidden_size, num_labels)
         case "masked_lm":
             encoder.head = MaskedLMHead(encoder, activation, read(config, "layer_norm_eps", float, 1e-12))
-    outside = {**encoder.naming.outside, **{theirs: f"head.{own}" for theirs, own in names.modules.items()}}
-    return replace(encoder.naming, outside=outside)
+    outside = {**encoder.naming.outside, **_in_head(names.modules)}
+    return replace(encoder.naming, outside=outside, spare=_in_head(names.spare))
+
+
+def _in_head(modules: Mapping[str, str]) -> dict[str, str]:
+    return {theirs: f"head.{own}" for theirs, own in modules.items()}

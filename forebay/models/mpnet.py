@@ -52,7 +52,7 @@ class MPNet(Encoder):
             "embeddings.LayerNorm": "norm",
             "encoder.relative_attention_bias": "relative_bias",
         },
-        (r"pooler\..*", r"embeddings\.position_ids", r"lm_head\..*", r"classifier\..*"),
+        (r"pooler\..*", r"embeddings\.position_ids", r"(lm_head|classifier|qa_outputs)\..*"),
     )
 
     heads = ROBERTA_HEADS

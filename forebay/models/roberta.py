@@ -37,9 +37,9 @@ ROBERTA_HEADS: dict[HeadKind, HeadNames] = {
             "lm_head.dense": "dense",
             "lm_head.layer_norm": "norm",
             "lm_head.decoder": "decoder",
-            "lm_head": "decoder",  # its bias, stored once more beside the decoder
         },
         "gelu",
+        spare={"lm_head": "decoder"},
     ),
 }
 

@@ -18,7 +18,7 @@ from forebay.core.tasks import Task
 from forebay.layers.batch import FlatBatch
 from forebay.pooling.cursor import Cursor
 from forebay.pooling.heads import ClassifyHead, EmbedHead, Stage
-from forebay.pooling.methods import Method, TokenRows
+from forebay.pooling.methods import Method, TokenRows, all_rows
 from forebay.pooling.results import Matrices, Result, Vectors
 
 
@@ -61,8 +61,8 @@ class ClassifyPooler:
 class TokenEmbedPooler:
     """One vector a token, or one a window of ``chunk_size`` tokens (late chunking, arXiv:2409.04701).
 
-    Windows are means of the tokens' states before the head, so that one window over all is the mean-pooled vector.
-    ``skips_first`` leaves out the first token (BGE-M3).
+    Windows are means of all tokens' states before the head, whatever ``method`` and ``skips_first`` (which leaves
+    out the first token, for BGE-M3) take of single ones: one window over all is the mean-pooled vector.
     """
 
     method: Callable[[Tensor, Cursor], TokenRows]
@@ -72,11 +72,13 @@ class TokenEmbedPooler:
 
     def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Matrices:
         """Hidden states [T, H] → vectors [sum(lens), d]."""
-        rows, lens = self.method(_through(self.token_stages, hidden), cursor)
+        hidden = _through(self.token_stages, hidden)
+        if params.chunk_size is not None:
+            rows, lens = _window_means(*all_rows(hidden, cursor), params.chunk_size)
+            return Matrices(self.head(rows, params), lens)
+        rows, lens = self.method(hidden, cursor)
         if self.skips_first:
             rows, lens = _skip_first(rows, lens)
-        if params.chunk_size is not None:
-            rows, lens = _window_means(rows, lens, params.chunk_size)
         return Matrices(self.head(rows, params), lens)
 
 

@@ -79,7 +79,7 @@ class SpladePooler:
 class LexicalPooler:
     """The largest weight of each distinct token id (BGE-M3, arXiv:2402.03216; static sparse embeddings).
 
-    ``head`` maps hidden states [T, H] to one weight a token [T, 1], kept where positive; ``dropped_ids`` (special
+    ``head`` maps hidden states [T, H] to one weight a token [T, 1], kept where it is not 0; ``dropped_ids`` (special
     tokens) are left out wherever they stand.
     """
 
@@ -92,7 +92,7 @@ class LexicalPooler:
         limit = params.max_active_dims or self.max_active_dims
         weights = self.head(cursor.take_rows(hidden).float())[:, 0].cpu().numpy()
         ids = cursor.ids[cursor.own_rows()]
-        kept = (weights > 0) & ~np.isin(ids, list(self.dropped_ids)) | np.isnan(weights)
+        kept = (weights != 0) & ~np.isin(ids, list(self.dropped_ids)) | np.isnan(weights)
         cuts = np.cumsum(cursor.lens)[:-1]
         parts = []
         for own_ids, own_weights, own_kept in zip(
@@ -100,13 +100,13 @@ class LexicalPooler:
         ):
             distinct, largest = _largest(own_ids[own_kept], own_weights[own_kept])
             parts.append(_keep_largest(torch.from_numpy(distinct), torch.from_numpy(largest), limit))
-        return _join(parts, hidden)
+        return _join(parts, torch.zeros(0))  # on the host, where the parts are
 
 
 def _largest(ids: NDArray[np.int64], weights: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the distinct ids, ascending, and the largest weight of each."""
     distinct, places = np.unique(ids, return_inverse=True)
-    largest = np.zeros(len(distinct), np.float32)
+    largest = np.full(len(distinct), -np.inf, np.float32)
     with np.errstate(invalid="ignore"):  # NaN goes through, and the check behind finds it
         np.maximum.at(largest, places, weights)
     return distinct, largest
@@ -120,7 +120,7 @@ def _sparsify(vector: Tensor, limit: int | None) -> tuple[Tensor, Tensor]:
 def _keep_largest(ids: Tensor, weights: Tensor, limit: int | None) -> tuple[Tensor, Tensor]:
     if limit is None or len(ids) <= limit:
         return ids, weights
-    kept = weights.topk(limit).indices.sort().values
+    kept = weights.abs().topk(limit).indices.sort().values
     return ids[kept], weights[kept]
 
 

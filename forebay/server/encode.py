@@ -54,17 +54,37 @@ class Spelling:
         kind = {"bfloat16": "uint16", "binary": "int8", "ubinary": "uint8"}.get(self.dtype, self.dtype)
         return np.dtype(kind).newbyteorder(self.byteorder).str
 
-    def cast(self, row: Floats) -> NDArray[Any]:
-        """The array in the wanted type and byte order, without gaps; bfloat16 as its upper 16 bits."""
-        values = CASTS[self.dtype](row)
-        return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder(self.byteorder))
+    def cast(self, rows: Sequence[Floats]) -> list[NDArray[Any]]:
+        """Arrays of one last size in the wanted type and byte order, without gaps; bfloat16 as its upper 16 bits."""
+        if self.dtype == "float32":
+            return [np.ascontiguousarray(row, dtype=self.numpy_dtype) for row in rows]
+        return _at_once(self._cast, rows)
 
-    def say(self, row: Floats) -> NDArray[Any] | orjson.Fragment:
-        """The array as orjson takes it: numbers in the fewest digits that read back the same, or a base64 string."""
+    def say(self, rows: Sequence[Floats]) -> list[Any]:
+        """Arrays as orjson takes them: numbers in the fewest digits that read back the same, or base64 strings."""
         if self.encoding == "base64":
-            return orjson.Fragment(b'"' + b2a_base64(self.cast(row).data, newline=False) + b'"')
-        values = CASTS[self.dtype](row)
-        return np.ascontiguousarray(_widen(values) if self.dtype == "bfloat16" else values)
+            strings = (b2a_base64(values.data, newline=False) for values in self.cast(rows))
+            return [orjson.Fragment(b'"' + string + b'"') for string in strings]
+        if self.dtype == "float32":
+            return [np.ascontiguousarray(row, dtype=np.float32) for row in rows]
+        return _at_once(self._to_numbers, rows)
+
+    def _cast(self, block: Floats) -> NDArray[Any]:
+        values = CASTS[self.dtype](block)
+        return values.astype(values.dtype.newbyteorder(self.byteorder), copy=False)
+
+    def _to_numbers(self, block: Floats) -> NDArray[Any]:
+        values = CASTS[self.dtype](block)
+        return _widen(values) if self.dtype == "bfloat16" else values
+
+
+def _at_once(work: Callable[[Floats], NDArray[Any]], rows: Sequence[Floats]) -> list[NDArray[Any]]:
+    """Do the work on all rows in one array [n, d], since rows are many and short, and cut the result."""
+    if not rows:
+        return []
+    block = work(np.concatenate([row.reshape(-1, row.shape[-1]) for row in rows]))
+    parts = np.split(block, np.cumsum([row.size // row.shape[-1] for row in rows])[:-1])
+    return [part.reshape(*row.shape[:-1], block.shape[1]) for part, row in zip(parts, rows, strict=True)]
 
 
 def _to_float32(row: Floats) -> NDArray[Any]:
@@ -78,14 +98,15 @@ def _to_float16(row: Floats) -> NDArray[Any]:
 
 def _to_bfloat16(row: Floats) -> NDArray[Any]:
     """Round to the nearest, ties to even, and keep the upper half of each float32."""
-    bits = np.ascontiguousarray(row, dtype=np.float32).view(np.uint32)
+    bits = row.astype(np.float32, copy=False).view(np.uint32)
     halves = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     _still_finite(_widen(halves), "bfloat16")
     return halves
 
 
 def _widen(halves: NDArray[Any]) -> Floats:
-    return (halves.astype(np.uint32) << 16).view(np.float32)
+    widened: Floats = (halves.astype(np.uint32) << 16).view(np.float32)
+    return widened
 
 
 def _still_finite(values: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -101,7 +122,8 @@ def _to_int8(row: Floats) -> NDArray[Any]:
             f"embed_dtype int8 and uint8 hold numbers from -1 to 1, but a vector has {largest:g}; "
             "send use_activation true for vectors of unit length, or ask for float16"
         )
-    return np.rint(np.clip(row, -1, 1) * np.float32(127)).astype(np.int8)
+    rounded: NDArray[Any] = np.rint(np.clip(row, -1, 1) * np.float32(127)).astype(np.int8)
+    return rounded
 
 
 def _to_uint8(row: Floats) -> NDArray[Any]:

@@ -6,17 +6,18 @@ at the byte that the header ``metadata-start`` names. Metadata of up to 4 KB als
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from forebay.core.request import Reply, Row, SparseVector
 from forebay.core.tasks import Task
 from forebay.server.dialect import Answer, Served
-from forebay.server.encode import Spelling, finite
+from forebay.server.encode import PACKED, Spelling, finite
 
 MAX_HEADER = 4096
 """Bytes of metadata that a header may hold: proxies and clients refuse headers of more than 8 KB."""
@@ -67,76 +68,79 @@ class ArrayList:
     def render(self, reply: Reply, served: Served, notes: Notes, top: Mapping[str, Any] | None = None) -> Answer:
         """Say a reply; ``notes`` are there for each item or not at all."""
         columns = [finite(reply.outputs[task]) for task in self.outputs]
-        items = list(zip(*columns, strict=True))
-        notes = notes or [{}] * len(items)
-        if self.spelling.encoding == "bytes_only":
-            return Answer(b"".join(self.spelling.cast(row).data for (row,) in items), OCTETS)
-        if self.spelling.encoding == "bytes":
+        notes = notes or [{}] * len(columns[0])
+        if self.spelling.encoding in ("bytes", "bytes_only"):
+            items = list(zip(*(self.spelling.cast(column) for column in map(_dense, columns)), strict=True))
+            if self.spelling.encoding == "bytes_only":
+                return Answer(b"".join(values.data for row in items for values in row), OCTETS)
             return self._answer_bytes(items, reply, served, notes, top)
+        said = [self._join(values) for values in zip(*(self._say(column, served) for column in columns), strict=True)]
         data = [
-            {"index": index, "object": self.object, **self._say(rows, served), **note}
-            for index, (rows, note) in enumerate(zip(items, notes, strict=True))
+            {"index": index, "object": self.object, self.key: value, **shape, **note}
+            for index, (value, shape, note) in enumerate(zip(said, self._shapes(columns), notes, strict=True))
         ]
         return answer_list(self.prefix, data, reply, served, top)
 
-    def _say(self, rows: tuple[Row, ...], served: Served) -> dict[str, Any]:
-        """One item's arrays; base64 has its shape beside it, since the string has none."""
-        said = {self.key: self._join([self._say_row(row, served) for row in rows])}
-        if self.spelling.encoding == "base64" and not all(isinstance(row, SparseVector) for row in rows):
-            said["shape"] = self._join([None if isinstance(row, SparseVector) else self._shape(row) for row in rows])
-        return said
-
     def _join(self, values: Sequence[Any]) -> Any:
         """The only output's value, or all values by task."""
-        return dict(zip(self.outputs, values, strict=True)) if len(values) > 1 else values[0]
+        return dict(zip(map(str, self.outputs), values, strict=True)) if len(values) > 1 else values[0]
 
-    def _say_row(self, row: Row, served: Served) -> Any:
-        if not isinstance(row, SparseVector):
-            return self.spelling.say(row)
+    def _say(self, rows: Sequence[Row], served: Served) -> list[Any]:
+        """One output of all items."""
+        if any(isinstance(row, SparseVector) for row in rows):
+            return [self._say_sparse(row, served) for row in rows if isinstance(row, SparseVector)]
+        return self.spelling.say(_dense(rows))
+
+    def _say_sparse(self, row: SparseVector, served: Served) -> dict[str, Any]:
         said: dict[str, Any] = {"indices": row.ids, "values": row.weights}
         if self.names_tokens:
             said["tokens"] = [served.engine.token_of(token_id) for token_id in row.ids.tolist()]
         return said
 
-    def _shape(self, row: np.ndarray[Any, Any]) -> list[int]:
+    def _shapes(self, columns: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
+        """What stands beside each item's base64, since a string has no shape."""
+        if self.spelling.encoding != "base64" or self.outputs == (Task.SPARSE,):
+            return [{}] * len(columns[0])
+        return [{"shape": self._join([self._shape(row) for row in rows])} for rows in zip(*columns, strict=True)]
+
+    def _shape(self, row: Row) -> list[int] | None:
         """The shape of what is decoded: packed bits are fewer than the numbers that they stand for."""
+        if isinstance(row, SparseVector):
+            return None
         *rows, size = row.shape
-        return [*rows, size // 8 if self.spelling.dtype in ("binary", "ubinary") else size]
+        return [*rows, size // 8 if self.spelling.dtype in PACKED else size]
 
     def _answer_bytes(
         self,
-        items: Sequence[tuple[Row, ...]],
+        items: Sequence[tuple[NDArray[Any], ...]],
         reply: Reply,
         served: Served,
         notes: Notes,
         top: Mapping[str, Any] | None,
     ) -> Answer:
-        parts: list[memoryview] = []
+        spelling, start = self.spelling, 0
         data: list[dict[str, Any]] = []
-        start = 0
-        for index, task, row in self._in_order(items):
-            values = self.spelling.cast(row)
-            parts.append(values.data)
-            entry = {
-                "index": index,
-                "embed_dtype": self.spelling.dtype,
-                "endianness": self.spelling.byteorder,
-                "start": start,
-                "end": start + values.nbytes,
-                "shape": values.shape,
-            }
-            data.append({**entry, **({"task": task} if len(self.outputs) > 1 else {}), **notes[index]})
-            start += values.nbytes
-        dtype = self.spelling.numpy_dtype
-        meta = {**_head(self.prefix, served, is_list=False), "dtype": dtype, **(top or {}), "data": data}
-        text = orjson.dumps({**meta, **_counts(reply)}, option=orjson.OPT_SERIALIZE_NUMPY)
-        return Answer(b"".join([*parts, text]), OCTETS, {"metadata-start": str(start), **_header(text)})
+        for index, arrays in enumerate(items):
+            for task, values in zip(self.outputs, arrays, strict=True):
+                entry = {
+                    "index": index,
+                    "embed_dtype": spelling.dtype,
+                    "endianness": spelling.byteorder,
+                    "start": start,
+                    "end": start + values.nbytes,
+                    "shape": values.shape,
+                }
+                data.append({**entry, **({"task": task} if len(self.outputs) > 1 else {}), **notes[index]})
+                start += values.nbytes
+        head = {**_head(self.prefix, served, is_list=False), "dtype": spelling.numpy_dtype, **(top or {})}
+        text = orjson.dumps({**head, "data": data, **_counts(reply)}, option=orjson.OPT_SERIALIZE_NUMPY)
+        body = b"".join([*(values.data for arrays in items for values in arrays), text])
+        return Answer(body, OCTETS, {"metadata-start": str(start), **_header(text)})
 
-    def _in_order(self, items: Sequence[tuple[Row, ...]]) -> Iterator[tuple[int, Task, np.ndarray[Any, Any]]]:
-        for index, rows in enumerate(items):
-            for task, row in zip(self.outputs, rows, strict=True):
-                assert not isinstance(row, SparseVector), "the fields' check lets no sparse output through"
-                yield index, task, row
+
+def _dense(rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    """The rows, of which none is sparse: the fields' check lets no other through."""
+    return [row for row in rows if not isinstance(row, SparseVector)]
 
 
 def _header(text: bytes) -> dict[str, str]:

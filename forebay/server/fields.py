@@ -3,7 +3,7 @@
 It knows no dialect's envelope. A field that an output does not understand is refused, as PoolingParams.check does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, PlainValidator
@@ -27,9 +27,6 @@ ROUTES: dict[Task, str] = {
 
 VECTORS = (Task.EMBED, Task.TOKEN_EMBED)
 TOKENS = (Task.TOKEN_EMBED, Task.TOKEN_CLASSIFY)
-
-SAID = {"chunk_size": "late_chunking_params.chunk_size"}
-"""Parameters that have another name in a body."""
 
 
 class LateChunking(Body):
@@ -55,6 +52,10 @@ class ItemsBody(Body):
     truncation_side: Literal["left", "right"] | None = None
     add_special_tokens: bool | None = None
 
+    def field_names(self) -> Mapping[str, str]:
+        """What parameters are called in this body, where that differs."""
+        return {"chunk_size": "late_chunking_params.chunk_size"}
+
     def request(self, outputs: tuple[Task, ...], info: ModelInfo) -> Request:
         """What the engine shall do to make these outputs of the items."""
         abilities = info.abilities
@@ -75,7 +76,7 @@ class ItemsBody(Body):
             chunk_size=None if self.late_chunking_params is None else self.late_chunking_params.chunk_size,
             max_active_dims=self.max_active_dims,
         )
-        check_pooling(pooling, abilities)
+        check_pooling(pooling, abilities, self.field_names())
         text.check(abilities)
         check_vocabulary(self.input, abilities.vocab_size)
         return Request(items=self.input, pooling=pooling, text=text)
@@ -101,7 +102,7 @@ class ArraysBody(ItemsBody):
         others = [task for task in outputs if task not in (*VECTORS, Task.SPARSE)]
         if spelling.dtype in QUANTIZED and others:
             raise InvalidRequest(
-                f"embed_dtype '{spelling.dtype}' is for vectors; for '{others[0]}' ask for float32, float16 or bfloat16",
+                f"embed_dtype '{spelling.dtype}' is for vectors; for '{others[0]}' ask for a float type",
                 field="embed_dtype",
             )
         if spelling.dtype in PACKED and Task.EMBED in outputs:
@@ -122,14 +123,12 @@ class ArraysBody(ItemsBody):
             )
 
 
-def check_pooling(pooling: PoolingParams, abilities: Abilities) -> None:
+def check_pooling(pooling: PoolingParams, abilities: Abilities, names: Mapping[str, str]) -> None:
     """Check parameters against the model, and call a field at fault by its name in the body."""
     try:
         pooling.check(abilities)
     except InvalidRequest as error:
-        if error.field not in SAID:
-            raise
-        raise InvalidRequest(error.message, field=SAID[error.field], code=error.code) from None
+        raise InvalidRequest(error.message, field=names.get(error.field or "", error.field), code=error.code) from None
 
 
 def require(task: Task, abilities: Abilities) -> None:

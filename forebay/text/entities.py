@@ -70,7 +70,7 @@ def find_entities(
 
 def _words(spans: Spans, *, by_token: bool) -> Iterator[NDArray[np.int64]]:
     """Yield the token places of each word; of each token if ``by_token``."""
-    places = np.flatnonzero(~spans.is_special)
+    places = np.flatnonzero(~(spans.is_special | spans.is_prompt))
     if not len(places):
         return
     starts_word = np.ones(len(places), np.bool_) if by_token else ~spans.is_subword[places]

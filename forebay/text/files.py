@@ -11,7 +11,7 @@ from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckp
 
 _SLOW_FILES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 # transformers builds the normaliser of these classes from tokenizer_config.json, whatever tokenizer.json says.
-_BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
+_BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
 _NO_LIMIT = 10**9  # transformers writes 1e30 where a tokenizer has no limit of its own
 
 
@@ -19,7 +19,7 @@ _NO_LIMIT = 10**9  # transformers writes 1e30 where a tokenizer has no limit of 
 class TokenizerFiles:
     """A tokenizer and what its configuration says: ``max_len`` is None where it says nothing.
 
-    ``marker_ids`` are the ids of its cls, eos, pad and unk tokens: no words of the text.
+    ``marker_ids`` are the ids of its cls, eos, pad and unk tokens: no words of the text. ``unknown_id`` is the last's.
     """
 
     tokenizer: Tokenizer
@@ -27,6 +27,7 @@ class TokenizerFiles:
     side: Literal["left", "right"]
     source: str
     marker_ids: frozenset[int]
+    unknown_id: int | None
 
 
 def load_tokenizer(folder: Path) -> TokenizerFiles:
@@ -39,14 +40,19 @@ def load_tokenizer(folder: Path) -> TokenizerFiles:
     tokenizer, source = _read_tokenizer(folder)
     _apply_bert_options(tokenizer, config)
     limit = int(max_len) if isinstance(max_len, int | float) and 0 < max_len < _NO_LIMIT else None
-    return TokenizerFiles(tokenizer, limit, side, source, _marker_ids(tokenizer, config))
+    unknown_id = _id_of_role("unk", tokenizer, config)
+    if unknown_id is None and isinstance(unknown := getattr(tokenizer.model, "unk_token", None), str):
+        unknown_id = tokenizer.token_to_id(unknown)
+    marker_ids = {_id_of_role(role, tokenizer, config) for role in ("cls", "eos", "pad")} | {unknown_id}
+    known = frozenset(id_ for id_ in marker_ids if id_ is not None)
+    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id)
 
 
-def _marker_ids(tokenizer: Tokenizer, config: dict[str, Any]) -> frozenset[int]:
-    names = (config.get(f"{role}_token") for role in ("cls", "eos", "pad", "unk"))
-    texts = (name.get("content") if isinstance(name, dict) else name for name in names)
-    ids = (tokenizer.token_to_id(text) for text in texts if isinstance(text, str))
-    return frozenset(id_ for id_ in ids if id_ is not None)
+def _id_of_role(role: str, tokenizer: Tokenizer, config: dict[str, Any]) -> int | None:
+    """Return the id of the token that the configuration names for a role, written as a text or an object."""
+    name = config.get(f"{role}_token")
+    text = name.get("content") if isinstance(name, dict) else name
+    return tokenizer.token_to_id(text) if isinstance(text, str) else None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

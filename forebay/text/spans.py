@@ -15,12 +15,14 @@ class Spans:
     """The L tokens of one item, special ones included.
 
     ``offsets`` int64 [L, 2] are characters of the caller's text (0, 0 for special tokens and for the prompt's);
-    ``is_special`` bool [L]; ``is_subword`` bool [L] flags tokens that go on with the word before them.
+    ``is_special`` bool [L]; ``is_subword`` bool [L] flags tokens that go on with the word before them,
+    ``is_prompt`` bool [L] those that stand for nothing but the prompt.
     """
 
     offsets: NDArray[np.int64]
     is_special: NDArray[np.bool_]
     is_subword: NDArray[np.bool_]
+    is_prompt: NDArray[np.bool_]
 
 
 def read_spans(tokenizer: Tokenizer, text: str, encoding: Encoding, first_char: int, unknown_id: int | None) -> Spans:
@@ -41,7 +43,8 @@ def read_spans(tokenizer: Tokenizer, text: str, encoding: Encoding, first_char: 
             is_subword[index] = len(token) != end - start
         else:
             is_subword[index] = start > 0 and " " not in text[start - 1 : start + 1]
-    return Spans(offsets + first_char, np.zeros(len(offsets), np.bool_), is_subword)
+    nowhere = np.zeros(len(offsets), np.bool_)
+    return Spans(offsets + first_char, nowhere, is_subword, nowhere)
 
 
 def window_spans(spans: Spans, size: int) -> NDArray[np.int64]:

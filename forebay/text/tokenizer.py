@@ -93,7 +93,8 @@ class TextTokenizer:
     """Encodes the items of requests. ``max_len`` counts special tokens too.
 
     ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths;
-    ``split_len`` is how many tokens of a long text are read by windows (None: it is cut).
+    ``split_len`` is how many tokens of a long text are read by windows (None: it is cut); ``unknown_id`` is the id of
+    what the vocabulary lacks.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -106,6 +107,7 @@ class TextTokenizer:
         has_specials: bool = True,
         skips_prompt: bool = False,
         split_len: int | None = None,
+        unknown_id: int | None = None,
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -115,6 +117,7 @@ class TextTokenizer:
         self._side = side
         self._skips_prompt = skips_prompt
         self.split_len = split_len
+        self._unknown_id = unknown_id
         no_frame = Frame(np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._frame = read_frame(tokenizer) if has_specials else no_frame
         self._no_frame = no_frame
@@ -162,12 +165,14 @@ class TextTokenizer:
         side = params.truncation_side or self._side
         body = self._text_spans(prompt + item, room, side) if isinstance(item, str) else self._no_spans(item, params)
         cut = slice(0, room) if side == "right" else slice(max(0, len(body.offsets) - room), None)
-        offsets = np.maximum(body.offsets[cut] - len(prompt), 0)
+        offsets = body.offsets[cut] - len(prompt)
+        is_prompt = (offsets[:, 1] <= 0) & bool(prompt)
         before, after = len(frame.prefix), len(frame.suffix)
         return Spans(
-            np.pad(offsets, ((before, after), (0, 0))),
+            np.pad(np.maximum(offsets, 0), ((before, after), (0, 0))),
             np.pad(body.is_special[cut], (before, after), constant_values=True),
             np.pad(body.is_subword[cut], (before, after)),
+            np.pad(is_prompt, (before, after)),
         )
 
     def token_of(self, token_id: int) -> str:
@@ -180,14 +185,12 @@ class TextTokenizer:
         cut = _cut_text(text, limit, side)
         encoding = self._tokenizer.encode(cut, add_special_tokens=False)
         first_char = 0 if side == "right" else len(text) - len(cut)
-        unknown = getattr(self._tokenizer.model, "unk_token", None)
-        unknown_id = self._tokenizer.token_to_id(unknown) if isinstance(unknown, str) else None
-        return read_spans(self._tokenizer, cut, encoding, first_char, unknown_id)
+        return read_spans(self._tokenizer, cut, encoding, first_char, self._unknown_id)
 
     def _no_spans(self, item: Sequence[int], params: TextParams) -> Spans:
         length = len(self._check_ids(item, 0, params))
         flags = np.zeros(length, np.bool_)
-        return Spans(np.zeros((length, 2), np.int64), flags, flags)
+        return Spans(np.zeros((length, 2), np.int64), flags, flags, flags)
 
     def _bodies(
         self, items: Sequence[Item], params: TextParams, prompt: str, room: int, side: Side

@@ -24,8 +24,8 @@ def fake_command() -> list[str]:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Outcome]:
-    monkeypatch.setitem(sys.modules, "forebay.api.model", fake_model.as_module())
+def real_cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Outcome]:
+    """The command line as it is, run in this process."""
     monkeypatch.delenv("FOREBAY_DEBUG", raising=False)
     monkeypatch.delenv("FOREBAY_API_KEY", raising=False)
 
@@ -37,3 +37,10 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
         return Outcome(code, out.decode(), err.decode())
 
     return call
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, real_cli: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """The same with the fake model."""
+    monkeypatch.setitem(sys.modules, "forebay.api.model", fake_model.as_module())
+    return real_cli

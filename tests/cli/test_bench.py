@@ -5,8 +5,9 @@ import pytest
 from forebay.cli import bench
 
 
-def test_markdown_has_every_measurement(cli):
-    done = cli("bench", "--texts", 5)
+@pytest.mark.parametrize("model", ["default", "classifier", "tagger"])
+def test_markdown_has_every_measurement(cli, model):
+    done = cli("bench", model, "--texts", 5)
     assert done.code == 0
     lines = done.out.splitlines()
     assert lines[0] == "| throughput | texts/s | tokens/s |"

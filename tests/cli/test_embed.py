@@ -121,13 +121,13 @@ def test_failed_texts_are_marked_and_told(cli, tmp_path, target):
     source = write_input(tmp_path / "in.txt", ["a", "FAIL secret", "b"], ())
     done = cli("embed", source, "-o", tmp_path / target)
     assert done.code == 1
-    assert "error: 1 of 3 texts failed; the first of this run is row 1: the forward failed" in done.err
+    assert "error: 1 of 3 texts failed; the first of this run is input[1]: the forward failed" in done.err
     assert "secret" not in done.err
     vectors, _ = read_output(tmp_path / target)
     np.testing.assert_array_equal(vectors, [vector("a"), np.full(DIMENSION, np.nan, np.float32), vector("b")])
     if target == "out.jsonl":
         line = json.loads((tmp_path / target).read_text().splitlines()[1])
-        assert line == {"error": {"code": "item_failed", "message": "the forward failed"}}
+        assert line == {"error": {"code": "item_failed", "message": "input[1]: the forward failed"}}
     if target == "out.parquet":
         assert pq.read_table(tmp_path / target)["embedding"].null_count == 1
 
@@ -204,7 +204,7 @@ def test_quiet_without_progress(cli, tmp_path):
 
 
 def test_a_text_that_is_too_long_is_named_by_its_row(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("forebay.cli.bulk.CHUNK_ITEMS", 2)
+    monkeypatch.setattr("forebay.cli.rows.DenseRows.chunk_items", 2)
     source = write_input(tmp_path / "in.txt", ["a", "b", "c", "word " * 257], ())
     done = cli("embed", source, "-o", tmp_path / "out.npy", "--no-truncate")
-    assert (done.code, done.err) == (1, "error: row 3 has 257 tokens; send a shorter text (--no-truncate)\n")
+    assert (done.code, done.err) == (1, "error: input[3] has 257 tokens; send a shorter text (--no-truncate)\n")

@@ -1,54 +1,36 @@
 """Writers on their own: what a sync promises, and ids of several types."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from forebay.cli.inputs import InputError
-from forebay.cli.outputs import Chunk, JsonlWriter, Layout, NpyWriter, ParquetWriter, open_at
+from forebay.cli.outputs import Chunk, JsonlWriter, ParquetWriter, open_at
+
+TYPES = {"embedding": pa.list_(pa.float32(), 3)}
 
 
 def make_chunk(count, ids=None):
     vectors = np.arange(count * 3, dtype=np.float32).reshape(count, 3)
-    return Chunk(vectors, {}, [None] * count if ids is None else ids)
-
-
-def test_a_continued_npy_is_one_matrix(tmp_path):
-    path = tmp_path / "out"
-    first = NpyWriter(path, Layout(3))
-    first.write(make_chunk(2))
-    offset = first.sync()
-    first.write(make_chunk(5))
-    first.close()
-    second = NpyWriter(path, Layout(3), offset=offset)
-    second.write(make_chunk(1))
-    second.finish()
-    np.testing.assert_array_equal(np.load(path), np.concatenate([make_chunk(2).vectors, make_chunk(1).vectors]))
-
-
-@pytest.mark.parametrize("count", [0, 9, 10, 99_999])
-def test_the_header_has_room_for_every_count(tmp_path, count):
-    writer = NpyWriter(tmp_path / "out", Layout(3))
-    writer.write(make_chunk(count))
-    writer.finish()
-    assert np.load(tmp_path / "out").shape == (count, 3)
+    return Chunk([{"embedding": vector} for vector in vectors], {}, [None] * count if ids is None else ids)
 
 
 def test_a_continued_jsonl_has_no_torn_line(tmp_path):
     path = tmp_path / "out"
-    first = JsonlWriter(open_at(path, None), Layout(3, has_ids=True), is_file=True)
+    first = JsonlWriter(open_at(path, None), has_ids=True, is_file=True)
     first.write(make_chunk(1, ["a"]))
     offset = first.sync()
     first.write(make_chunk(1, ["lost"]))
     first.close()
-    second = JsonlWriter(open_at(path, offset), Layout(3, has_ids=True), is_file=True)
+    second = JsonlWriter(open_at(path, offset), has_ids=True, is_file=True)
     second.write(make_chunk(1, [7]))
     second.finish()
     assert path.read_text() == '{"id":"a","embedding":[0.0,1.0,2.0]}\n{"id":7,"embedding":[0.0,1.0,2.0]}\n'
 
 
 def make_parquet(tmp_path, offset=None):
-    return ParquetWriter(tmp_path / "out", tmp_path / "parts", Layout(3, has_ids=True), offset=offset)
+    return ParquetWriter(tmp_path / "out", tmp_path / "parts", TYPES, has_ids=True, offset=offset)
 
 
 def test_a_parquet_part_holds_what_came_since_the_last_sync(tmp_path):

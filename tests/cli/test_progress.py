@@ -8,7 +8,7 @@ from forebay.cli.progress import Meter, RateColumn
 
 def test_summary_tells_counts():
     meter = Meter(shown=False)
-    meter.begin(None, done=5)
+    meter.begin("embedding", None, done=5)
     meter.advance(1000, 20_000, 0)
     meter.advance(500, 10_000, 3)
     assert meter.summarize().startswith("1,500 texts in ")
@@ -17,7 +17,7 @@ def test_summary_tells_counts():
 
 def test_a_hidden_bar_prints_nothing(capsys):
     with Meter(shown=False) as meter:
-        meter.begin(10, done=0)
+        meter.begin("embedding", 10, done=0)
         meter.advance(10, 10, 0)
     assert capsys.readouterr() == ("", "")
 

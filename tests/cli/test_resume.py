@@ -36,9 +36,9 @@ def source(tmp_path):
 def start(fake_command, source):
     """Start a run, kill it once it has saved some chunks, and return its journal's path."""
 
-    def start_and_kill(out, *options):
+    def start_and_kill(out, *options, command=("embed",)):
         process = subprocess.Popen(
-            [*fake_command, "embed", source, "-o", out, *options],
+            [*fake_command, *command, source, "-o", out, *options],
             env=os.environ | {"FAKE_DELAY": "0.03"},
             stderr=subprocess.DEVNULL,
         )
@@ -54,20 +54,33 @@ def start(fake_command, source):
     return start_and_kill
 
 
-@pytest.mark.parametrize("name", ["out.npy", "out.jsonl", "out.parquet"])
-def test_a_killed_run_resumes_to_the_same_output(fake_command, source, start, tmp_path, name):
-    options = [] if name == "out.npy" else ["--id-field", "id"]
+SPARSE = ["-m", "language-model", "--output", "sparse"]
+TOKENS = ["-m", "language-model", "--output", "tokens", "--chunk-size", "2"]
+IDS = ["--id-field", "id"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["embed"], "out.npy"),
+        (["embed", *IDS], "out.jsonl"),
+        (["embed", *IDS], "out.parquet"),
+        (["embed", *SPARSE], "out.npz"),
+        (["embed", *SPARSE, "--tokens"], "out.jsonl"),
+        (["embed", *TOKENS, *IDS], "out.parquet"),
+        (["classify", "-m", "classifier", "--all-scores"], "out.parquet"),
+        (["classify", "-m", "tagger", *IDS], "out.jsonl"),
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_output(fake_command, source, start, tmp_path, command, name):
     whole, out = tmp_path / f"whole-{name}", tmp_path / name
-    subprocess.run([*fake_command, "embed", source, "-o", whole, *options], stderr=subprocess.DEVNULL, check=False)
-    start(out, *options)
+    subprocess.run([*fake_command, *command, source, "-o", whole], stderr=subprocess.DEVNULL, check=False)
+    start(out, command=command)
     assert not out.exists()
-    env = os.environ | {"FAKE_CHUNK": "16"}
-    done = subprocess.run(
-        [*fake_command, "embed", source, "-o", out, "--resume", *options], env=env, capture_output=True, check=False
-    )
+    done = subprocess.run([*fake_command, *command, source, "-o", out, "--resume"], capture_output=True, check=False)
     assert done.returncode == 1  # of the texts that fail
     assert f"error: 4 of {NUM_TEXTS} texts failed".encode() in done.stderr
-    if name == "out.parquet":
+    if out.suffix == ".parquet":
         assert pq.read_table(out).equals(pq.read_table(whole))
     else:
         assert out.read_bytes() == whole.read_bytes()
@@ -90,7 +103,14 @@ def test_rows_beyond_the_journal_are_computed_again(cli, source, start, tmp_path
 def test_changed_options_are_refused(cli, source, start, tmp_path):
     start(tmp_path / "out.npy")
     before = (tmp_path / "out.npy.partial").read_bytes()
-    for option in (["--dimensions", 4], ["--prompt", "p"], ["--raw"], ["--model", "other"]):
+    for option in (
+        ["--dimensions", 4],
+        ["--truncate-dim", 4],
+        ["--prompt", "p"],
+        ["--raw"],
+        ["--model", "other"],
+        ["--convert", "embed"],
+    ):
         done = cli("embed", source, "-o", tmp_path / "out.npy", "--resume", *option)
         assert done.code == 2
         assert "can't resume" in done.err
@@ -161,3 +181,18 @@ def test_missing_parts_are_told(cli, source, start, tmp_path):
     done = cli("embed", source, "-o", tmp_path / "out.parquet", "--resume")
     assert done.code == 2
     assert "start anew by --overwrite" in done.err
+
+
+def test_a_run_of_another_kind_is_refused(cli, source, start, tmp_path):
+    out = tmp_path / "out.jsonl"
+    start(out, *SPARSE)
+    for command in (["embed", *SPARSE, "--tokens"], ["embed", *TOKENS], ["classify", "-m", "classifier"]):
+        done = cli(*command, source, "-o", out, "--resume")
+        assert (done.code, "can't resume: " in done.err) == (2, True)
+
+
+def test_a_lost_spool_is_told(cli, source, start, tmp_path):
+    start(tmp_path / "out.npz", *SPARSE)
+    (tmp_path / "out.npz.parts" / "rows.spool").unlink()
+    done = cli("embed", *SPARSE, source, "-o", tmp_path / "out.npz", "--resume")
+    assert (done.code, "start anew by --overwrite" in done.err) == (2, True)

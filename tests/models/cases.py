@@ -107,6 +107,19 @@ def _shuffle_heads(backbone: Any) -> None:
     bias.copy_(bias.roll(1, 1))
 
 
+def _one_group(backbone: Any) -> None:
+    groups = backbone.encoder.albert_layer_groups
+    for group in groups:
+        group.load_state_dict(groups[0].state_dict())
+
+
+def _groups_in_turn(backbone: Any) -> None:
+    encoder = backbone.encoder
+    layers, groups = backbone.config.num_hidden_layers, list(encoder.albert_layer_groups)
+    encoder.albert_layer_groups = nn.ModuleList(groups[index % len(groups)] for index in range(layers))
+    backbone.config.num_hidden_groups = layers
+
+
 def tanh_gelu(x: torch.Tensor) -> torch.Tensor:
     """The approximation of GELU."""
     return nn.functional.gelu(x, approximate="tanh")
@@ -210,5 +223,50 @@ CASES: tuple[Case, ...] = (
         "camembert",
         "camembert",
         {"positions from 0": numbered_from(0, 66), "positions from 1": numbered_from(1, 66)},
+    ),
+    Case(
+        "electra",
+        "electra",
+        {
+            "token type row 1": TYPE_ROW_1,
+            "no token type row": NO_TYPE_ROW,
+            "positions from 1": numbered_from(1, 64),
+            "projection without bias": changed(lambda backbone: backbone.embeddings_project.bias.zero_()),
+            "epsilon of the class": with_epsilon(1e-12),
+            "padding attended": PADDING_ATTENDED,
+        },
+    ),
+    Case(
+        "electra with a table as wide as its layers",
+        "electra",
+        {"positions from 1": numbered_from(1, 64), "no token type row": NO_TYPE_ROW},
+        {"embedding_size": 32},
+    ),
+    Case(
+        "albert",
+        "albert",
+        {
+            "token type row 1": TYPE_ROW_1,
+            "positions from 1": numbered_from(1, 64),
+            "projection without bias": changed(
+                lambda backbone: backbone.encoder.embedding_hidden_mapping_in.bias.zero_()
+            ),
+            "exact GELU": with_activation(nn.functional.gelu),
+            "epsilon of the class": with_epsilon(1e-12),
+            "padding attended": PADDING_ATTENDED,
+        },
+        tolerance=TOLERANCE / 2,
+    ),
+    Case(
+        "albert with a set of weights for each layer",
+        "albert",
+        {"one set for all": changed(_one_group)},
+        {"num_hidden_groups": 3},
+    ),
+    Case(
+        "albert with two sets for five layers",
+        "albert",
+        {"one set for all": changed(_one_group), "sets in turn": changed(_groups_in_turn)},
+        {"num_hidden_groups": 2, "num_hidden_layers": 5},
     ),
 )

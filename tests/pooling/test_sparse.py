@@ -96,7 +96,7 @@ def test_lexical_weights_are_the_largest_of_each_token() -> None:
     rows = LexicalPooler(lambda own: own, dropped_ids=frozenset({0}))(weights, cursor, PARAMS).to_host()
     found = [dict(zip(row.ids.tolist(), row.weights.tolist(), strict=True)) for row in rows]  # type: ignore[union-attr]
     assert found == [
-        {2: pytest.approx(0.7), 5: pytest.approx(0.2)},
+        {2: pytest.approx(0.7), 5: pytest.approx(0.2), 6: pytest.approx(-0.4)},
         {},
         {1: pytest.approx(0.3)},
         {5: pytest.approx(0.9)},
@@ -113,3 +113,14 @@ def test_not_a_number_is_seen(strategy: Any) -> None:
     weights = torch.tensor([[1.0], [1.0], [float("nan")]])
     rows = LexicalPooler(lambda own: own)(weights, cursor, PARAMS).to_host()
     assert [is_finite(row) for row in rows] == [True, False]
+
+
+def test_the_heaviest_weights_are_kept_whatever_their_sign() -> None:
+    _, cursor = flat_cursor([1, 1, 1])  # the ids 0, 1 and 2
+    weights = torch.tensor([[0.3], [-0.9], [0.0]])
+    merged = Cursor(
+        cursor.starts[:1], np.array([3]), cursor.prompt_lens[:1], cursor.offsets[:1], cursor.ids, (Run(0, 1, 3),)
+    )
+    (row,) = LexicalPooler(lambda own: own, max_active_dims=1)(weights, merged, PARAMS).to_host()
+    assert isinstance(row, SparseVector)
+    assert (row.ids.tolist(), row.weights.tolist()) == ([1], [pytest.approx(-0.9)])

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forebay.core.params import PoolingParams
@@ -29,6 +30,15 @@ from forebay.pooling.pooler import EmbedPooler, Pipeline, TokenEmbedPooler
 CPU = torch.device("cpu")
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """What a tokenizer hands to a job."""
+
+    ids: list[NDArray[np.int32]]
+    prompt_lens: NDArray[np.int64]
+    owners: NDArray[np.int64]
+
+
 def make_job(
     ids: Sequence[Sequence[int]],
     *,
@@ -37,12 +47,17 @@ def make_job(
     params: PoolingParams | None = None,
     route: str = "",
     prompt_lens: Sequence[int] | None = None,
+    owners: Sequence[int] | None = None,
 ) -> Job:
-    """A filled job that nobody has submitted yet; one item a list of ids."""
+    """A filled job that nobody has submitted yet; one item a list of ids, or several lists where ``owners`` say so."""
     job = Job(Future[Reply](), lane=lane, deadline=deadline, tokenize_seconds=0.25)
-    rows = [np.array(row, np.int32) for row in ids]
-    skipped = np.array(prompt_lens if prompt_lens is not None else [0] * len(ids), np.int64)
-    job.fill(rows, np.zeros(len(ids), np.bool_), skipped, SequenceTraits(params or PoolingParams(), route))
+    tokens = Tokens(
+        [np.array(row, np.int32) for row in ids],
+        np.array(prompt_lens if prompt_lens is not None else [0] * len(ids), np.int64),
+        np.array(owners if owners is not None else range(len(ids)), np.int64),
+    )
+    num_items = len(ids) if owners is None else len(set(owners))
+    job.fill(tokens, np.zeros(num_items, np.bool_), SequenceTraits(params or PoolingParams(), route))
     return job
 
 

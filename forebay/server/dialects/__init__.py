@@ -2,6 +2,8 @@
 
 from forebay.server.dialect import Dialect
 from forebay.server.dialects.openai import OPENAI
+from forebay.server.dialects.tei import TEI
+from forebay.server.dialects.vllm import VLLM
 
-DIALECTS: tuple[Dialect, ...] = (OPENAI,)
+DIALECTS: tuple[Dialect, ...] = (OPENAI, VLLM, TEI)
 """The first one's errors also answer paths that belong to no dialect."""

@@ -14,7 +14,7 @@ from forebay.core.errors import ForebayError, InvalidRequest
 @takes_options
 def plugin(
     model: ModelArgument,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="JSON file; none or '-': stdin.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON file; none or '-': stdin.")] = "-",
     *,
     io_processor: Annotated[str, typer.Option(help="Name of the installed IO processor.")],
     loading: LoadOptions,

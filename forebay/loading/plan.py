@@ -23,7 +23,7 @@ from forebay.checkpoint.stages import TOKENS, SparseStaticEmbeddingStage, Splade
 from forebay.core.config import DType, ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision
-from forebay.loading.resolve import Kind, check_runner, resolve_kind, trained_for
+from forebay.loading.resolve import Kind, check_overrides, check_runner, resolve_kind, trained_for
 from forebay.models.base import HeadKind
 
 _METHOD_OF_MODE = {
@@ -138,6 +138,7 @@ def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device
 
 def _plan_route(label: str, stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptions, log: Log) -> RoutePlan:
     kind, source = resolve_kind(stages, spec, options)
+    check_overrides(kind, options.pooler)
     log.say(f"kind{label}", kind, source)
     backbone, rest = stages[0], stages[1:]
     assert isinstance(backbone, Backbone), "the reader puts the backbone first"

@@ -3,11 +3,12 @@
 The order: the user's runner and convert, sentence-transformers' modules, the architecture's name. Pure.
 """
 
+from dataclasses import fields
 from typing import Literal
 
 from forebay.checkpoint.pipeline import Stage, TransformerStage
 from forebay.checkpoint.spec import ModelSpec, architectures_of
-from forebay.core.config import ModelOptions
+from forebay.core.config import ModelOptions, PoolerConfig
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 
 Kind = Literal["embed", "sequence", "token", "masked_lm"]
@@ -39,6 +40,32 @@ def check_runner(options: ModelOptions) -> None:
         )
     if options.convert not in ("auto", "none", "embed", "classify"):
         raise InvalidRequest(f"convert is '{options.convert}'; expected auto, none, embed or classify", field="convert")
+
+
+_ALWAYS = frozenset({"task"})
+_SEQUENCE = frozenset({"pooling_type", "seq_pooling_type", "use_activation"})
+_TOKEN = frozenset({"pooling_type", "tok_pooling_type", "use_activation", "step_tag_id"})
+_SCORES = frozenset({"logit_mean", "logit_sigma"})
+
+# Which overrides mean something to which kind of model; the others are refused, not ignored.
+ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
+    "embed": _ALWAYS | _SEQUENCE | _TOKEN | {"dimensions", "enable_chunked_processing", "max_embed_len"},
+    "sequence": _ALWAYS | _SEQUENCE | _SCORES,
+    "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
+    "masked_lm": _ALWAYS,
+}
+
+
+def check_overrides(kind: Kind, config: PoolerConfig) -> None:
+    """Refuse overrides that mean nothing to a model of this kind."""
+    allowed = ALLOWED_OVERRIDES[kind]
+    for field in fields(config):
+        if field.name not in allowed and getattr(config, field.name) != field.default:
+            raise InvalidRequest(
+                f"pooler config: {field.name} means nothing to this model ({kind}); understood: "
+                f"{', '.join(sorted(allowed))}",
+                field="pooler_config",
+            )
 
 
 def resolve_kind(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptions) -> tuple[Kind, str]:

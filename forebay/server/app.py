@@ -22,7 +22,7 @@ from forebay.core.events import Observer
 from forebay.core.request import Reply, SparseVector, Timings
 from forebay.server.admission import admit, unless_gone, within
 from forebay.server.body import decode, read_body
-from forebay.server.dialect import Call, Operation, Served
+from forebay.server.dialect import Call, Operation, PluginCall, Served
 from forebay.server.dialects import DIALECTS
 from forebay.server.errors import MethodNotAllowed, UnknownRoute, raise_item_errors
 from forebay.server.gate import Gate, Paths
@@ -60,17 +60,21 @@ class Endpoint:
         async with within(options.request_timeout):
             raw = await read_body(http, options.max_body_bytes)
             name, engine, call = await _apart(len(raw) >= LARGE_BODY, lambda: self._parse(raw))
+            served = Served(name, http.state.request_id, engine)
+            if isinstance(call, PluginCall):
+                made = await unless_gone(http.receive, engine.run_plugin(call.data))
+                answer = await asyncio.to_thread(call.render, made, served)
+                return Response(answer.body, headers=answer.headers, media_type=answer.media_type)
             request = admit(call.request, options, deadline)
             reply = await unless_gone(http.receive, engine.run(request))
             raise_item_errors(reply)
             started = time.perf_counter()
-            served = Served(name, http.state.request_id, engine)
             answer = await _apart(_count_numbers(reply) >= LARGE_REPLY, lambda: call.render(reply, served))
         self._metrics.count_reply(time.perf_counter() - started)
         headers = {**_timing_headers(reply.timings), **answer.headers}
         return Response(answer.body, headers=headers, media_type=answer.media_type)
 
-    def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call]":
+    def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call | PluginCall]":
         body = decode(raw)
         name, engine = self._service.find(body.get("model"))
         return name, engine, self._operation.parse(body, engine.info)

@@ -46,11 +46,19 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginCall:
+    """A parsed body that belongs to the model's IO processor, and how its answer is to be said."""
+
+    data: Any
+    render: Callable[[Any, Served], Answer]
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """One POST route: ``parse`` turns a JSON object into a Call or raises RequestError naming the field."""
+    """One POST route: ``parse`` turns a JSON object into a call or raises RequestError naming the field."""
 
     path: str
-    parse: Callable[[Mapping[str, Any], ModelInfo], Call]
+    parse: Callable[[Mapping[str, Any], ModelInfo], Call | PluginCall]
 
 
 @dataclass(frozen=True, slots=True)

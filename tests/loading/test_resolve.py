@@ -16,7 +16,14 @@ from forebay import PoolerConfig, PoolingModel
 from forebay.checkpoint.pipeline import SpladePoolingStage, TransformerStage
 from forebay.core.config import ModelOptions
 from forebay.core.errors import ForebayError, InvalidRequest, UnsupportedCheckpoint
-from forebay.loading.resolve import SUFFIXES, check_runner, resolve_kind, trained_for
+from forebay.loading.resolve import (
+    ALLOWED_OVERRIDES,
+    SUFFIXES,
+    check_overrides,
+    check_runner,
+    resolve_kind,
+    trained_for,
+)
 from tests.loading.test_plan import MEAN, bert, spec_of
 from tests.support import pipelines, tiny
 from tests.support.heads import head_folder
@@ -246,3 +253,26 @@ def test_a_head_that_is_followed_by_something_else() -> None:
     stage = TransformerStage(Path("checkpoint"), bert().config, None, False, {}, "fill-mask")
     spec = spec_of(stage, SpladePoolingStage("max", "relu", "1_SpladePooling/config.json"))
     assert resolve_kind(spec.routes.stages[""], spec, ModelOptions())[0] == "masked_lm"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("embed", {"logit_mean": 1.0}),
+        ("embed", {"returned_token_ids": [1]}),
+        ("sequence", {"dimensions": 8}),
+        ("sequence", {"tok_pooling_type": "STEP", "step_tag_id": 3}),
+        ("token", {"seq_pooling_type": "MEAN"}),
+        ("token", {"enable_chunked_processing": True}),
+        ("masked_lm", {"use_activation": False}),
+    ],
+)
+def test_an_override_that_means_nothing_to_the_model_is_refused(kind: str, values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=next(reversed(values))):
+        check_overrides(kind, PoolerConfig.parse(values))  # type: ignore[arg-type]
+
+
+def test_every_override_means_something_to_some_model() -> None:
+    assert set().union(*ALLOWED_OVERRIDES.values()) == set(PoolerConfig.__dataclass_fields__)
+    for kind in ALLOWED_OVERRIDES:
+        check_overrides(kind, PoolerConfig())

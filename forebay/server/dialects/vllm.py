@@ -3,23 +3,25 @@
 It knows the words of that API; the engine behind it only as Request and Reply.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from forebay.core.errors import InvalidRequest
+from forebay.core.errors import EngineError, InvalidRequest
 from forebay.core.info import ModelInfo
 from forebay.core.params import Abilities
 from forebay.core.request import Reply, Request
 from forebay.core.tasks import Task, parse_outputs
-from forebay.server.dialect import Answer, Call, Dialect, Operation, Served
+from forebay.server.dialect import Answer, Call, Dialect, Operation, PluginCall, Served
 from forebay.server.dialects.openai import render_error
 from forebay.server.encode import Spelling, finite
 from forebay.server.envelope import ArrayList, Notes, answer_list
 from forebay.server.fields import TOKENS, ArraysBody, ItemsBody, refuse_outputs, require
-from forebay.server.schema import read
+from forebay.server.schema import Body, read
 from forebay.server.token_notes import entity_notes, find_spans, mask_notes, offset_notes, window_notes
 from forebay.text.entities import Aggregation
 
@@ -40,8 +42,17 @@ class PoolingBody(ArraysBody):
         return names if self.outputs is None else {**names, "task": "outputs"}
 
 
-def parse_pooling(body: Mapping[str, Any], info: ModelInfo) -> Call:
+class PluginBody(Body):
+    """``POST /pooling`` with ``data``: whatever the model's IO processor understands."""
+
+    task: str | None = None
+    data: Any
+
+
+def parse_pooling(body: Mapping[str, Any], info: ModelInfo) -> Call | PluginCall:
     """Read the body of ``POST /pooling``."""
+    if body.get("data") is not None or body.get("task") == Task.PLUGIN:
+        return _parse_plugin(body)
     asked = read(PoolingBody, body)
     outputs = _outputs(asked, info.abilities)
     request = asked.request(outputs, info)
@@ -54,6 +65,23 @@ def parse_pooling(body: Mapping[str, Any], info: ModelInfo) -> Call:
         return listing.render(reply, served, _pooling_notes(asked, request, reply, served), labels)
 
     return Call(request, render)
+
+
+def _parse_plugin(body: Mapping[str, Any]) -> PluginCall:
+    asked = read(PluginBody, body)
+    if asked.task not in (None, Task.PLUGIN):
+        raise InvalidRequest(
+            "'data' is for an IO processor, but 'task' names another task; send 'input', or task 'plugin'", field="task"
+        )
+    return PluginCall(asked.data, _render_plugin)
+
+
+def _render_plugin(made: Any, served: Served) -> Answer:
+    value = {"request_id": f"pooling-{served.request_id}", "created_at": int(time.time()), "data": made}
+    try:
+        return Answer(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    except TypeError as error:
+        raise EngineError(f"the IO processor's answer is no JSON: {error}") from None
 
 
 def _outputs(asked: PoolingBody, abilities: Abilities) -> tuple[Task, ...]:

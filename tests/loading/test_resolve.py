@@ -268,7 +268,7 @@ def test_a_head_that_is_followed_by_something_else() -> None:
     ],
 )
 def test_an_override_that_means_nothing_to_the_model_is_refused(kind: str, values: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match=next(reversed(values))):
+    with pytest.raises(InvalidRequest, match=next(iter(values))):
         check_overrides(kind, PoolerConfig.parse(values))  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "scifact"
 
 # Made by this script with --engine both: sentence-transformers 6.2.0 (SparseEncoder: MLM head, SpladePooling max),
 # transformers 5.24.0, torch 2.13.0, float32 on CPU, documents as "title text", 512 tokens.
-REFERENCE = {"splade-tiny": None}
+REFERENCE = {"splade-tiny": 0.646647}
 
 
 def read_data(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:

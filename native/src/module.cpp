@@ -120,7 +120,7 @@ void run(Program& program, const Ids& ids, const Ids& positions, std::optional<I
   require(borders.data()[borders.size() - 1] == static_cast<std::int64_t>(tokens), "borders must end with the ids");
   const auto states = static_cast<std::size_t>(program.num_states());
   require(out.shape(1) == tokens && (out.shape(0) == 1 || out.shape(0) == states), "out must be [1 or states, tokens, width]");
-  require(!bias || (bias->stride(2) == 1 && static_cast<std::int64_t>(bias->shape(1)) >= longest &&
+  require(!bias || ((bias->stride(2) == 1 || bias->shape(2) == 1) && static_cast<std::int64_t>(bias->shape(1)) >= longest &&
                     static_cast<std::int64_t>(bias->shape(2)) >= longest), "the bias does not cover the longest sequence");
   require(threads > 0 && threads <= 1024, "threads must be 1 to 1024");
   const Step step{{ids.data(), positions.data(), types ? types->data() : nullptr},

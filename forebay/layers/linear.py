@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from forebay.layers.activation import IDENTITY, Activation
-from forebay.layers.native import _native
+from forebay.layers.native import extension
 from forebay.layers.program import State, Value
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Linear(nn.Module):
             return
         if self.kernels:
             bias = None if self.bias is None else self.bias.detach().numpy()
-            self.native = _native.PackedLinear(self.kernels, self.weight.detach().numpy(), bias)
+            self.native = extension.PackedLinear(self.kernels, self.weight.detach().numpy(), bias)
             self.weight = None
         elif can_pack(self.weight):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)

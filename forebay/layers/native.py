@@ -5,14 +5,21 @@ name of an instruction set (avx512, avx2) chooses that one.
 """
 
 import os
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch
 
-try:
-    from forebay import _native
-except ImportError:  # built only where a compiler was found at installation
-    _native = None  # type: ignore[assignment]
+
+def _find_extension() -> Any:
+    try:
+        return import_module("forebay._native")
+    except ImportError:  # it is built only where the installation found a compiler
+        return None
+
+
+extension = _find_extension()
+"""The module ``forebay._native``, described by its .pyi file, or None."""
 
 SWITCH = "FOREBAY_NATIVE"
 _OFF = ("0", "off", "no", "false")
@@ -33,11 +40,11 @@ def choose_kernels(dtype: torch.dtype, device: torch.device) -> Kernels:
     wish = os.environ.get(SWITCH, "").lower()
     if wish in _OFF:
         return Kernels("", f"{SWITCH}={wish}")
-    if _native is None:
+    if extension is None:
         return Kernels("", "the package was installed without its native kernels")
     if dtype != torch.float32:
         return Kernels("", f"no native kernels for {str(dtype).removeprefix('torch.')} yet")
-    known = _native.kernels()
+    known = extension.kernels()
     if wish not in _OWN_CHOICE:
         return Kernels(wish, f"{SWITCH}={wish}") if wish in known else Kernels("", f"no kernels for {SWITCH}={wish}")
     best = known[0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
-from forebay.layers.native import _native
+from forebay.layers.native import extension
 
 if TYPE_CHECKING:
     from forebay._native import Program as NativeProgram
@@ -91,6 +91,7 @@ class Recorder:
         value = Value(self, sum(layer.part_sizes))
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
+            assert layer.native is not None, "the weights are packed before the program is built"
             rest = -1 if residual is None else slot(residual)
             program.linear(slot(x), slot(value), layer.native, name, rest)
 
@@ -172,7 +173,7 @@ class Program:
 
     def __init__(self, recorder: Recorder) -> None:
         slots = assign_slots(recorder.ops)
-        self._native = _native.Program(recorder.kernels, slots.kinds)
+        self._native: NativeProgram = extension.Program(recorder.kernels, slots.kinds)
         for op in recorder.ops:
             op.emit(self._native, slots.of.__getitem__)
         self._num_states = len(recorder.states)

@@ -173,9 +173,7 @@ class PostNormLayer(nn.Module):
         return out
 
 
-def run_layers(
-    layers: Iterable[nn.Module], x: State, inputs: Inputs | Recorder, on_layer: LayerHook | None
-) -> State:
+def run_layers(layers: Iterable[nn.Module], x: State, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
     """Pass x [T, H] through all layers and show each state to ``on_layer``."""
     if on_layer is not None:
         on_layer(0, x)

@@ -68,9 +68,7 @@ class MPNet(Encoder):
         self.max_len = read(config, "max_position_embeddings") - self.padding_id - 1
         eps = read(config, "layer_norm_eps", float, 1e-12)
         num_heads = read(config, "num_attention_heads")
-        self.embeddings = Embeddings(
-            self.vocab_size, read(config, "max_position_embeddings"), 0, self.hidden_size, eps
-        )
+        self.embeddings = Embeddings(self.vocab_size, read(config, "max_position_embeddings"), 0, self.hidden_size, eps)
         self.relative_bias = nn.Embedding(read(config, "relative_attention_num_buckets", default=32), num_heads)
         sizes = LayerSizes(
             self.hidden_size, num_heads, read(config, "intermediate_size"), eps, read(config, "hidden_act", str, "gelu")

@@ -17,11 +17,10 @@ inline void pack_keys(const AttentionArgs& g, float* packed) {
   for (int first = 0; first < g.length; first += kPanel, packed += static_cast<long>(g.size) * kPanel) {
     const int keys = g.length - first < kPanel ? g.length - first : kPanel;
     const float* k = g.k + first * g.stride;
-    for (int i = 0; i < g.size; ++i) {
-      float* row = packed + static_cast<long>(i) * kPanel;
-      for (int j = 0; j < keys; ++j) row[j] = k[j * g.stride + i];
-      for (int j = keys; j < kPanel; ++j) row[j] = 0.0f;
-    }
+    for (int j = 0; j < keys; ++j)
+      for (int i = 0; i < g.size; ++i) packed[i * kPanel + j] = k[j * g.stride + i];
+    for (int j = keys; j < kPanel; ++j)
+      for (int i = 0; i < g.size; ++i) packed[i * kPanel + j] = 0.0f;
   }
 }
 
@@ -35,22 +34,29 @@ inline void copy_values(const AttentionArgs& g, float* values) {
   }
 }
 
-// scores → e^(scale * score + bias - max), in place; returns the reciprocal of their sum.
-inline float soften(float* scores, int length, float scale, const float* bias) {
-  const int whole = length / Vec::width * Vec::width, rest = length - whole;
-  const T factor = Vec::set1(scale), lowest = Vec::set1(-__builtin_inff());
-  T best = lowest;
+// score → scale * score + bias, in place.
+inline void add_bias(float* scores, int length, float scale, const float* bias) {
+  const T factor = Vec::set1(scale);
   for (int j = 0; j < length; j += Vec::width) {
-    T s = Vec::mul(Vec::load(scores + j), factor);
-    if (bias) s = Vec::add(s, j < whole ? Vec::load(bias + j) : Vec::load_part(bias + j, rest));
-    if (j == whole) s = Vec::keep_first(s, rest, lowest);
-    Vec::store(scores + j, s);
-    best = Vec::max(best, s);
+    const int count = length - j < Vec::width ? length - j : Vec::width;
+    Vec::store(scores + j, Vec::fma(Vec::load(scores + j), factor, Vec::load_part(bias + j, count)));
   }
-  const T top = Vec::set1(reduce_max(best));
+}
+
+// score → e^(scale * (score - max)), in place; returns the reciprocal of their sum.
+inline float soften(float* scores, int length, float scale) {
+  const int whole = length / Vec::width * Vec::width, rest = length - whole;
+  T best = Vec::set1(-__builtin_inff());
+  if (rest) {
+    const T s = Vec::keep_first(Vec::load(scores + whole), rest, best);
+    Vec::store(scores + whole, s);
+    best = s;
+  }
+  for (int j = 0; j < whole; j += Vec::width) best = Vec::max(best, Vec::load(scores + j));
+  const T top = Vec::set1(reduce_max(best)), factor = Vec::set1(scale * 1.44269504f);
   T sum = Vec::set1(0.0f);
   for (int j = 0; j < length; j += Vec::width) {
-    T e = exp(Vec::sub(Vec::load(scores + j), top));
+    const T e = exp2_of_negative(Vec::mul(Vec::sub(Vec::load(scores + j), top), factor));
     Vec::store(scores + j, e);
     sum = Vec::add(sum, e);
   }
@@ -78,15 +84,18 @@ void attention(const AttentionArgs& g) {
       // Whole vectors are written: the row has room for them, and what lies past the end is masked below.
       const Cut cut(g.length - first < kPanel ? g.length - first : kPanel);
       find_tile(rows, cut.vecs)({g.q + row * g.stride, g.stride, packed + static_cast<long>(first) * g.size, kPanel,
-                                 g.size, nullptr, nullptr, 0, scores + first, keys, Vec::width});
+                                 g.size, packed, nullptr, nullptr, 0, scores + first, keys, Vec::width});
     }
     float shares[kTileRows];
-    for (int r = 0; r < rows; ++r)
-      shares[r] = soften(scores + r * keys, g.length, g.scale, g.bias ? g.bias + (row + r) * g.bias_stride : nullptr);
+    for (int r = 0; r < rows; ++r) {
+      float* own = scores + r * keys;
+      if (g.bias) add_bias(own, g.length, g.scale, g.bias + (row + r) * g.bias_stride);
+      shares[r] = soften(own, g.length, g.bias ? 1.0f : g.scale);
+    }
     float* dst = g.dst + row * g.dst_stride;
     for (int first = 0; first < g.size; first += kPanel) {
       const Cut cut(g.size - first < kPanel ? g.size - first : kPanel);
-      find_tile(rows, cut.vecs)({scores, keys, values + first, width, g.length, nullptr, nullptr, 0, dst + first,
+      find_tile(rows, cut.vecs)({scores, keys, values + first, width, g.length, values, nullptr, nullptr, 0, dst + first,
                                  g.dst_stride, cut.last});
     }
     for (int r = 0; r < rows; ++r) scale_row(dst + r * g.dst_stride, g.size, shares[r]);

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kTileRows = 6;
 constexpr int kPanel = Vec::width * Vec::max_vecs;
+constexpr int kLine = 16;  // floats in a line of the cache
 
 struct TileArgs {
   const float* a;  // [rows, depth]
@@ -14,6 +15,7 @@ struct TileArgs {
   const float* b;  // [depth, vecs * width], readable in full
   long b_stride;
   int depth;
+  const float* ahead;     // lines that a later tile will want, one for every step of the depth
   const float* bias;      // vecs * width floats, or null
   const float* residual;  // [rows, columns], or null
   long residual_stride;
@@ -31,6 +33,7 @@ void tile(const TileArgs& g) {
     for (int v = 0; v < V; ++v) acc[r][v] = Vec::set1(0.0f);
   const float* b = g.b;
   for (int k = 0; k < g.depth; ++k, b += g.b_stride) {
+    __builtin_prefetch(g.ahead + static_cast<long>(k) * kLine, 0, 2);
     T column[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) column[v] = Vec::load(b + v * Vec::width);
@@ -105,11 +108,15 @@ void linear(const LinearArgs& g) {
   for (int first = 0; first < g.out; first += kPanel) {
     const int columns = g.out - first < kPanel ? g.out - first : kPanel;
     const Cut cut(columns);
-    for (int row = 0; row < g.rows; row += height) {
+    const float* panel = g.weight + static_cast<long>(first) * g.in;
+    // The first tile of a panel would wait for the third-level cache: the tiles before fetch its lines piece by piece.
+    const float* next = first + kPanel < g.out ? panel + static_cast<long>(kPanel) * g.in : panel;
+    const float* end = next + static_cast<long>(kPanel) * g.in;
+    for (int row = 0; row < g.rows; row += height, next += static_cast<long>(kLine) * g.in) {
       const int rows = g.rows - row < height ? g.rows - row : height;
       float* c = g.dst + row * g.dst_stride + first;
-      find_tile(rows, cut.vecs)({g.src + row * g.src_stride, g.src_stride, g.weight + static_cast<long>(first) * g.in,
-                                 kPanel, g.in, g.bias + first,
+      find_tile(rows, cut.vecs)({g.src + row * g.src_stride, g.src_stride, panel, kPanel, g.in,
+                                 next < end ? next : panel, g.bias + first,
                                  g.residual ? g.residual + row * g.residual_stride + first : nullptr,
                                  g.residual_stride, c, g.dst_stride, cut.last});
       if (g.activation != Activation::none)

@@ -13,9 +13,8 @@ inline T horner(T x, T sum, float next, Rest... rest) {
   return horner(x, Vec::fma(sum, x, Vec::set1(next)), rest...);
 }
 
-// e^x = 2^n e^r with |r| ≤ ln 2 / 2. Below -104 the result is 0, above 88.7 infinity; NaN stays.
-inline T exp(T x) {
-  x = Vec::min(Vec::set1(89.0f), Vec::max(Vec::set1(-104.0f), x));
+// e^x = 2^n e^r with |r| ≤ ln 2 / 2, for x from -104, where it is 0, to 89, where it is infinity; NaN stays.
+inline T exp_in_range(T x) {
   T n = Vec::round(Vec::mul(x, Vec::set1(1.44269504f)));
   T r = Vec::fnma(n, Vec::set1(0.693359375f), x);  // ln 2 in two parts, the first with few bits
   r = Vec::fnma(n, Vec::set1(-2.12194440e-4f), r);
@@ -23,10 +22,23 @@ inline T exp(T x) {
   return Vec::scale2(Vec::add(Vec::fma(p, Vec::mul(r, r), r), Vec::set1(1.0f)), n);
 }
 
+inline T exp(T x) { return exp_in_range(Vec::min(Vec::set1(89.0f), Vec::max(Vec::set1(-104.0f), x))); }
+
+// 2^x for x ≤ 0; below -151 the result is 0; NaN stays.
+inline T exp2_of_negative(T x) {
+  x = Vec::max(Vec::set1(-151.0f), x);
+  T n = Vec::round(x);
+  T r = Vec::sub(x, n);
+  T p = horner(r, Vec::set1(1.535325719e-04f), 1.339900424e-03f, 9.618438780e-03f, 5.550331995e-02f, 2.402264774e-01f,
+               6.931471825e-01f, 1.0f);
+  return Vec::scale2(p, n);
+}
+
 // x Φ(x). With t = |x| the upper tail Q(t) = e^(-t²/2) f(q) / (a + 2), where a = t / √2 and q = (a - 2) / (a + 2):
 // f is smooth on the whole half-line, so that the left tail is as exact, relatively, as the rest.
 inline T gelu_erf(T x) {
-  T t = Vec::min(Vec::set1(14.0f), Vec::abs(x));  // Q(14) is 0 in single precision
+  x = Vec::max(Vec::set1(-14.5f), x);  // Q(14.5) is 0 in single precision
+  T t = Vec::min(Vec::set1(14.5f), Vec::abs(x));
   T a = Vec::mul(t, Vec::set1(0.70710678f));
   T r = Vec::div(Vec::set1(1.0f), Vec::add(a, Vec::set1(2.0f)));
   T q = Vec::fnma(r, Vec::set1(4.0f), Vec::set1(1.0f));
@@ -35,12 +47,10 @@ inline T gelu_erf(T x) {
                -3.435803354e-01f, 5.107913613e-01f);
   T square = Vec::mul(t, t);
   T lost = Vec::sub(Vec::set1(0.0f), Vec::fnma(t, t, square));  // t² is square + lost, exactly
-  T e = exp(Vec::mul(square, Vec::set1(-0.5f)));
+  T e = exp_in_range(Vec::mul(square, Vec::set1(-0.5f)));
   e = Vec::fma(Vec::mul(e, Vec::set1(-0.5f)), lost, e);
   T tail = Vec::mul(Vec::mul(e, r), f);
-  T phi = Vec::if_less(x, Vec::set1(0.0f), tail, Vec::sub(Vec::set1(1.0f), tail));
-  // The clamp of t would turn -infinity into -infinity * 0.
-  return Vec::if_less(x, Vec::set1(-14.0f), Vec::set1(-0.0f), Vec::mul(x, phi));
+  return Vec::mul(x, Vec::if_less(x, Vec::set1(0.0f), tail, Vec::sub(Vec::set1(1.0f), tail)));
 }
 
 inline T logistic_times(T x, T z) {  // x / (1 + e^-z)

@@ -15,9 +15,9 @@ def folder(store: Store) -> Path:
     return store.mean_pipeline("bert")
 
 
-@pytest.mark.skipif(native._native is None, reason="the native kernels are not built")
+@pytest.mark.skipif(native.extension is None, reason="the native kernels are not built")
 def test_the_best_kernels_are_chosen_by_default(folder: Path) -> None:
-    best = native._native.kernels()[0]
+    best = native.extension.kernels()[0]
     if best == "plain":
         pytest.skip("this processor lacks AVX2")
     loaded = load(folder, "")
@@ -25,7 +25,7 @@ def test_the_best_kernels_are_chosen_by_default(folder: Path) -> None:
     assert encoder_of(loaded).program is not None
 
 
-@pytest.mark.skipif(native._native is None, reason="the native kernels are not built")
+@pytest.mark.skipif(native.extension is None, reason="the native kernels are not built")
 @pytest.mark.parametrize(
     ("switch", "dtype", "said"),
     [
@@ -41,7 +41,7 @@ def test_what_is_said(folder: Path, switch: str, dtype: str, said: str) -> None:
     assert (encoder_of(loaded).program is not None) == said.startswith("native")
 
 
-@pytest.mark.skipif(native._native is None, reason="the native kernels are not built")
+@pytest.mark.skipif(native.extension is None, reason="the native kernels are not built")
 def test_an_activation_without_native_form_leaves_the_model_to_torch(store: Store) -> None:
     loaded = load(store.mean_pipeline("bert", hidden_act="quick_gelu"), "1")
     assert path_of(loaded).startswith("torch (an activation function without a native form")
@@ -49,7 +49,7 @@ def test_an_activation_without_native_form_leaves_the_model_to_torch(store: Stor
 
 def test_without_the_extension_torch_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_it = encoder_of(load(folder, ""))
-    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setattr(native, "extension", None)
     without = load(folder, "")
     assert path_of(without) == "torch (the package was installed without its native kernels)"
     batch = make_batch(random_texts((3, 9, 20), with_it.vocab_size))

@@ -88,13 +88,13 @@ def test_activations_of_extreme_values(isa: str, name: str) -> None:
     rows=st.integers(1, 40),
     inner=st.integers(1, 150),
     columns=st.integers(1, 200),
-    has_bias=st.booleans(),
-    has_residual=st.booleans(),
+    has=st.tuples(st.booleans(), st.booleans()),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("isa", ISAS)
-def test_linear(isa: str, rows: int, inner: int, columns: int, has_bias: bool, has_residual: bool, seed: int) -> None:
+def test_linear(isa: str, rows: int, inner: int, columns: int, has: tuple[bool, bool], seed: int) -> None:
+    has_bias, has_residual = has
     rng = np.random.default_rng(seed)
     x, weight, residual = (
         rng.standard_normal(shape, np.float32) for shape in ((rows, inner), (columns, inner), (rows, columns))

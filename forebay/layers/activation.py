@@ -1,8 +1,8 @@
-"""Activation functions by the names that checkpoints use, and the fused form that the CPU's linear layers have."""
+"""Activation functions by the names that checkpoints use, and the fused forms that the CPU's linear layers have."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +10,17 @@ from torch import Tensor
 
 from forebay.core.errors import UnsupportedCheckpoint
 
+if TYPE_CHECKING:
+    from forebay._native import Activation as NativeActivation
+
 
 class Activation(NamedTuple):
-    """``function`` is the plain form; ``fused`` is oneDNN's (post-op, algorithm), or None where it has none."""
+    """``function`` is the plain form; ``fused`` is oneDNN's (post-op, algorithm) and ``native`` the native kernels'
+    name, each None where there is none."""
 
     function: Callable[[Tensor], Tensor]
     fused: tuple[str, str] | None
+    native: "NativeActivation | None"
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -26,10 +31,10 @@ def _identity(x: Tensor) -> Tensor:
     return x
 
 
-IDENTITY = Activation(_identity, ("none", ""))
-_GELU_ERF = Activation(F.gelu, ("gelu", "none"))
-_GELU_TANH = Activation(partial(F.gelu, approximate="tanh"), ("gelu", "tanh"))
-_SILU = Activation(F.silu, ("swish", ""))
+IDENTITY = Activation(_identity, ("none", ""), "none")
+_GELU_ERF = Activation(F.gelu, ("gelu", "none"), "gelu_erf")
+_GELU_TANH = Activation(partial(F.gelu, approximate="tanh"), ("gelu", "tanh"), "gelu_tanh")
+_SILU = Activation(F.silu, ("swish", ""), "silu")
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": _GELU_ERF,
@@ -38,12 +43,12 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": _GELU_TANH,
     "gelu_pytorch_tanh": _GELU_TANH,
     "gelu_accurate": _GELU_TANH,
-    "quick_gelu": Activation(_quick_gelu, None),
-    "relu": Activation(F.relu, ("relu", "")),
+    "quick_gelu": Activation(_quick_gelu, None, None),
+    "relu": Activation(F.relu, ("relu", ""), "relu"),
     "silu": _SILU,
     "swish": _SILU,
-    "tanh": Activation(torch.tanh, ("tanh", "")),
-    "mish": Activation(F.mish, None),
+    "tanh": Activation(torch.tanh, ("tanh", ""), "tanh"),
+    "mish": Activation(F.mish, None, None),
     "linear": IDENTITY,
 }
 

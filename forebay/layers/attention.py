@@ -11,15 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from forebay.layers.batch import FlatBatch
+from forebay.layers.program import State, Value
 
 
-def attention(qkv: Tensor, num_heads: int, batch: FlatBatch, bias: Tensor | None = None) -> Tensor:
+def attention(qkv: State, num_heads: int, batch: FlatBatch, bias: Tensor | None = None) -> State:
     """Bidirectional attention of every sequence with itself.
 
     ``qkv`` is [T, 3 * H] (queries, keys, values side by side), H = num_heads * head size; ``bias``, added to
     the scaled scores, is [num_heads, L, L] for the longest sequence and is cut for shorter ones, so it may
     depend only on positions. Returns [T, H]. Formula: softmax(q kᵀ / sqrt(d) + bias) v (Vaswani et al. 2017).
     """
+    if isinstance(qkv, Value):
+        return qkv.recorder.attention(qkv, num_heads)
     num_tokens, width = qkv.shape[0], qkv.shape[1] // 3
     out = qkv.new_empty(num_tokens, num_heads, width // num_heads)
     for run in batch.runs:

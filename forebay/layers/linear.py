@@ -1,13 +1,21 @@
 """Linear layers whose weights are packed once, at load, into the layout that the CPU's matrix product wants.
 
-oneDNN (through torch) is the packed form; where it is missing, and on other devices, the plain weight serves.
+The native kernels have a layout for layers that run in a program; for the others it is oneDNN's (through torch), and
+where that is missing, and on other devices, the plain weight serves.
 """
+
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from forebay.layers.activation import IDENTITY, Activation
+from forebay.layers.native import extension
+from forebay.layers.program import State, Value
+
+if TYPE_CHECKING:
+    from forebay._native import PackedLinear
 
 _PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
@@ -26,7 +34,8 @@ class Linear(nn.Module):
     """y = activation(x Wᵀ + b [+ residual]); x is [T, in_features], y is [T, sum(part_sizes)].
 
     ``part_sizes`` lists the rows of the checkpoint tensors that this layer merges (query, key and value, say);
-    a plain layer has one part. Until ``pack`` is called the weight stands in ``weight``.
+    a plain layer has one part. Until ``pack`` is called the weight stands in ``weight``. ``kernels`` names the
+    native kernels that the layer is packed for, "" where torch runs it; ``native`` is then the packed form.
     """
 
     def __init__(
@@ -37,16 +46,28 @@ class Linear(nn.Module):
         self.activation = activation
         self.weight: nn.Parameter | None = nn.Parameter(torch.empty(sum(part_sizes), in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(sum(part_sizes)), requires_grad=False) if bias else None
+        self.kernels = ""
+        self.native: PackedLinear | None = None
         self._packed: Tensor | None = None
 
     def pack(self) -> None:
         """Move the weight into the packed layout, if there is one for it; the plain one is given up."""
-        if self.weight is not None and can_pack(self.weight):
+        if self.weight is None:
+            return
+        if self.kernels:
+            bias = None if self.bias is None else self.bias.detach().numpy()
+            self.native = extension.PackedLinear(self.kernels, self.weight.detach().numpy(), bias)
+            self.weight = None
+        elif can_pack(self.weight):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)
             self.weight = None
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def forward(self, x: State, residual: State | None = None) -> State:
         """Return y [T, out]; ``residual`` [T, out] is added before the activation, which must then be none."""
+        if isinstance(x, Value):
+            assert not isinstance(residual, Tensor), "a recording meets no tensors"
+            return x.recorder.linear(self, x, residual)
+        assert not isinstance(residual, Value), "a recording meets no tensors"
         if self.weight is not None:
             y = F.linear(x, self.weight, self.bias)
             return self.activation.function(y if residual is None else y + residual)

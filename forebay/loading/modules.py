@@ -22,6 +22,8 @@ from forebay.checkpoint.pipeline import (
 from forebay.checkpoint.weights import iter_weights, load_file, load_sparse_static, load_tensors
 from forebay.core.config import ModelOptions
 from forebay.core.errors import UnsupportedCheckpoint, WeightsMismatch
+from forebay.layers.native import choose_kernels
+from forebay.layers.program import NoNativeForm, Program, Recorder
 from forebay.loading.fill import fill
 from forebay.loading.plan import Backbone, Log, Plan, RoutePlan
 from forebay.models.base import Encoder
@@ -71,8 +73,22 @@ class Loader:
             if route.head is not None:
                 naming = attach_head(model, route.head, stage.config, len(labels_of(stage.config)))
         dtype = getattr(torch, self.plan.dtype)
+        recorder = self._choose_path(model, dtype)
         self.num_parameters += fill(model, naming, iter_weights(stage.folder), dtype, self.device)
+        if recorder is not None:
+            model.program = Program(recorder)
         return model.eval()
+
+    def _choose_path(self, model: Encoder, dtype: torch.dtype) -> Recorder | None:
+        """Return the empty model as a recording where the native kernels can run it, its layers marked for them."""
+        kernels = choose_kernels(dtype, self.device)
+        try:
+            recorder = model.record(kernels.name) if kernels.name else None
+            source = kernels.why
+        except NoNativeForm as missing:
+            recorder, source = None, str(missing)
+        self.log.say("compute path", "torch" if recorder is None else f"native {kernels.name}", source)
+        return recorder
 
     def _static(self, table: Tensor) -> Encoder:
         """A lookup table [V, H] as a model."""

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from forebay.layers.batch import FlatBatch
+from forebay.layers.embedding import Embeddings
 from forebay.layers.linear import Linear
+from forebay.layers.program import Inputs, Recorder, State
 from forebay.models.base import (
     Encoder,
     HeadKind,
@@ -17,6 +18,7 @@ from forebay.models.base import (
     PostNormLayer,
     read,
     refuse,
+    run_layers,
 )
 from forebay.models.bert import EMBEDDING_NAMES
 
@@ -64,13 +66,11 @@ class Albert(Encoder):
         self.hidden_size = read(config, "hidden_size")
         self.num_layers = read(config, "num_hidden_layers")
         self.vocab_size = read(config, "vocab_size")
-        self.max_len = read(config, "max_position_embeddings")
+        self.max_len: int = read(config, "max_position_embeddings")
         self._embedding_size: int = read(config, "embedding_size", default=128)
         eps = read(config, "layer_norm_eps", float, 1e-12)
-        self.words = nn.Embedding(self.vocab_size, self._embedding_size)
-        self.positions = nn.Embedding(read(config, "max_position_embeddings"), self._embedding_size)
-        self.types = nn.Embedding(read(config, "type_vocab_size", default=2), self._embedding_size)
-        self.norm = nn.LayerNorm(self._embedding_size, eps=eps)
+        num_types = read(config, "type_vocab_size", default=2)
+        self.embeddings = Embeddings(self.vocab_size, self.max_len, num_types, self._embedding_size, eps)
         self.project = Linear(self._embedding_size, self.hidden_size)
         sizes = LayerSizes(
             self.hidden_size,
@@ -87,15 +87,8 @@ class Albert(Encoder):
         """Width of the word table."""
         return self._embedding_size
 
-    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
-        """Return the last hidden states [T, H]."""
-        x: Tensor = self.words(batch.input_ids) + self.positions(batch.positions)
-        x += self.types.weight[0] if batch.type_ids is None else self.types(batch.type_ids)
-        x = self.project(self.norm(x))
-        if on_layer is not None:
-            on_layer(0, x)
-        for index in range(self.num_layers):
-            x = self.layers[int(index / (self.num_layers / len(self.layers)))](x, batch)  # rounded as in training
-            if on_layer is not None:
-                on_layer(index + 1, x)
-        return x
+    def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
+        """Embeddings, widened, then passes through the groups of layers."""
+        passes_a_group = self.num_layers / len(self.layers)
+        passes = [self.layers[int(index / passes_a_group)] for index in range(self.num_layers)]  # rounded as in training
+        return run_layers(passes, self.project(self.embeddings(inputs)), inputs, on_layer)

@@ -1,11 +1,12 @@
 """The contract of an encoder, how checkpoint names become its parameters, and the block that most encoders share.
 
-Models turn a FlatBatch into hidden states [T, H]. They know neither files nor pooling.
+Models turn a FlatBatch into hidden states [T, H]. They know neither files nor pooling. An architecture is written
+once, from blocks that run on tensors and record themselves for the native kernels.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -16,8 +17,10 @@ from forebay.layers.activation import find_activation
 from forebay.layers.attention import attention
 from forebay.layers.batch import FlatBatch
 from forebay.layers.linear import Linear
+from forebay.layers.norm import LayerNorm
+from forebay.layers.program import Inputs, Program, Recorder, State
 
-LayerHook = Callable[[int, Tensor], None]
+LayerHook = Callable[[int, Any], None]
 """Called with (layer index, hidden states [T, H]); index 0 is the embedding's output."""
 
 
@@ -105,6 +108,7 @@ class Encoder(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.register_module("head", None)
+        self.program: Program | None = None
 
     @property
     def embedding_size(self) -> int:
@@ -114,12 +118,37 @@ class Encoder(nn.Module, ABC):
     @property
     def word_table(self) -> Tensor:
         """The word embeddings [V, embedding_size], to which a language model's decoder may be tied."""
-        table: Tensor = self.get_submodule("words").weight  # type: ignore[assignment]
+        table: Tensor = self.get_submodule("embeddings.words").weight  # type: ignore[assignment]
         return table
 
+    def position_ids(self, batch: FlatBatch) -> Tensor:
+        """Rows of the position table [T]."""
+        return batch.positions
+
+    def attention_bias(self, batch: FlatBatch) -> Tensor | None:
+        """What is added to the attention scores, [heads, L, L] for the longest sequence."""
+        return None
+
     @abstractmethod
+    def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
+        """The network itself, of blocks only: it is run on tensors, or recorded once and left to the native kernels."""
+
     def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
         """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
+        inputs = Inputs(batch, self.position_ids(batch), self.attention_bias(batch))
+        if self.program is not None:
+            return self.program.run(inputs, on_layer)
+        state = self.compute(inputs, on_layer)
+        assert isinstance(state, Tensor), "only a recording gives another"
+        return state
+
+    def record(self, kernels: str) -> Recorder:
+        """Record the network for these native kernels, for which its layers will be packed; raises NoNativeForm."""
+        recorder = Recorder(kernels)
+        self.compute(recorder, recorder.show)
+        for linear in recorder.linears:
+            linear.kernels = kernels
+        return recorder
 
 
 class LayerSizes(NamedTuple):
@@ -144,27 +173,25 @@ class PostNormLayer(nn.Module):
         self.num_heads = sizes.num_heads
         self.qkv = Linear(sizes.hidden, sizes.hidden, sizes.hidden, sizes.hidden)
         self.attention_out = Linear(sizes.hidden, sizes.hidden)
-        self.attention_norm = nn.LayerNorm(sizes.hidden, eps=sizes.norm_eps)
+        self.attention_norm = LayerNorm(sizes.hidden, eps=sizes.norm_eps)
         self.ffn_in = Linear(sizes.hidden, sizes.intermediate, activation=find_activation(sizes.activation))
         self.ffn_out = Linear(sizes.intermediate, sizes.hidden)
-        self.ffn_norm = nn.LayerNorm(sizes.hidden, eps=sizes.norm_eps)
+        self.ffn_norm = LayerNorm(sizes.hidden, eps=sizes.norm_eps)
 
-    def forward(self, x: Tensor, batch: FlatBatch, bias: Tensor | None = None) -> Tensor:
-        """[T, H] → [T, H]; ``bias`` [heads, L, L] is added to the attention scores."""
-        mixed = attention(self.qkv(x), self.num_heads, batch, bias)
+    def forward(self, x: State, inputs: Inputs | Recorder) -> State:
+        """[T, H] → [T, H]."""
+        mixed = attention(self.qkv(x), self.num_heads, inputs.batch, inputs.bias)
         x = self.attention_norm(self.attention_out(mixed, residual=x))
-        out: Tensor = self.ffn_norm(self.ffn_out(self.ffn_in(x), residual=x))
+        out: State = self.ffn_norm(self.ffn_out(self.ffn_in(x), residual=x))
         return out
 
 
-def run_layers(
-    layers: nn.ModuleList, x: Tensor, batch: FlatBatch, on_layer: LayerHook | None, bias: Tensor | None = None
-) -> Tensor:
+def run_layers(layers: Iterable[nn.Module], x: State, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
     """Pass x [T, H] through all layers and show each state to ``on_layer``."""
     if on_layer is not None:
         on_layer(0, x)
     for index, layer in enumerate(layers, start=1):
-        x = layer(x, batch, bias)
+        x = layer(x, inputs)
         if on_layer is not None:
             on_layer(index, x)
     return x

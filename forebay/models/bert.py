@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from forebay.layers.batch import FlatBatch
+from forebay.layers.embedding import Embeddings
+from forebay.layers.program import Inputs, Recorder, State
 from forebay.models.base import (
     Encoder,
     HeadKind,
@@ -30,10 +31,10 @@ LAYER_NAMES: dict[str, str | tuple[str, int]] = {
     "output.LayerNorm": "ffn_norm",
 }
 EMBEDDING_NAMES = {
-    "embeddings.word_embeddings": "words",
-    "embeddings.position_embeddings": "positions",
-    "embeddings.token_type_embeddings": "types",
-    "embeddings.LayerNorm": "norm",
+    "embeddings.word_embeddings": "embeddings.words",
+    "embeddings.position_embeddings": "embeddings.positions",
+    "embeddings.token_type_embeddings": "embeddings.types",
+    "embeddings.LayerNorm": "embeddings.norm",
 }
 UNUSED_HEADS = (
     r"pooler\..*",
@@ -65,12 +66,10 @@ class Bert(Encoder):
         self.hidden_size = read(config, "hidden_size")
         self.num_layers = read(config, "num_hidden_layers")
         self.vocab_size = read(config, "vocab_size")
-        self.max_len = read(config, "max_position_embeddings")
+        self.max_len: int = read(config, "max_position_embeddings")
         eps = read(config, "layer_norm_eps", float, 1e-12)
-        self.words = nn.Embedding(self.vocab_size, self.hidden_size)
-        self.positions = nn.Embedding(read(config, "max_position_embeddings"), self.hidden_size)
-        self.types = nn.Embedding(read(config, "type_vocab_size", default=2), self.hidden_size)
-        self.norm = nn.LayerNorm(self.hidden_size, eps=eps)
+        num_types = read(config, "type_vocab_size", default=2)
+        self.embeddings = Embeddings(self.vocab_size, self.max_len, num_types, self.hidden_size, eps)
         sizes = LayerSizes(
             self.hidden_size,
             read(config, "num_attention_heads"),
@@ -80,12 +79,6 @@ class Bert(Encoder):
         )
         self.layers = nn.ModuleList(PostNormLayer(sizes) for _ in range(self.num_layers))
 
-    def position_ids(self, batch: FlatBatch) -> Tensor:
-        """Rows of the position table [T]."""
-        return batch.positions
-
-    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
-        """Return the last hidden states [T, H]."""
-        x = self.words(batch.input_ids) + self.positions(self.position_ids(batch))
-        x += self.types.weight[0] if batch.type_ids is None else self.types(batch.type_ids)
-        return run_layers(self.layers, self.norm(x), batch, on_layer)
+    def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
+        """Embeddings, then layers."""
+        return run_layers(self.layers, self.embeddings(inputs), inputs, on_layer)

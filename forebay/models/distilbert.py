@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from forebay.layers.batch import FlatBatch
+from forebay.layers.embedding import Embeddings
+from forebay.layers.program import Inputs, Recorder, State
 from forebay.models.base import (
     Encoder,
     HeadKind,
@@ -38,9 +39,9 @@ class DistilBert(Encoder):
             "output_layer_norm": "ffn_norm",
         },
         {
-            "embeddings.word_embeddings": "words",
-            "embeddings.position_embeddings": "positions",
-            "embeddings.LayerNorm": "norm",
+            "embeddings.word_embeddings": "embeddings.words",
+            "embeddings.position_embeddings": "embeddings.positions",
+            "embeddings.LayerNorm": "embeddings.norm",
         },
         (r"embeddings\.position_ids", r"vocab_.*", r"pre_classifier\..*", r"classifier\..*", r"qa_outputs\..*"),
     )
@@ -56,10 +57,8 @@ class DistilBert(Encoder):
         self.hidden_size = read(config, "dim")
         self.num_layers = read(config, "n_layers")
         self.vocab_size = read(config, "vocab_size")
-        self.max_len = read(config, "max_position_embeddings")
-        self.words = nn.Embedding(self.vocab_size, self.hidden_size)
-        self.positions = nn.Embedding(read(config, "max_position_embeddings"), self.hidden_size)
-        self.norm = nn.LayerNorm(self.hidden_size, eps=_NORM_EPS)
+        self.max_len: int = read(config, "max_position_embeddings")
+        self.embeddings = Embeddings(self.vocab_size, self.max_len, 0, self.hidden_size, _NORM_EPS)
         sizes = LayerSizes(
             self.hidden_size,
             read(config, "n_heads"),
@@ -69,7 +68,6 @@ class DistilBert(Encoder):
         )
         self.layers = nn.ModuleList(PostNormLayer(sizes) for _ in range(self.num_layers))
 
-    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
-        """Return the last hidden states [T, H]."""
-        x = self.words(batch.input_ids) + self.positions(batch.positions)
-        return run_layers(self.layers, self.norm(x), batch, on_layer)
+    def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
+        """Embeddings, then layers."""
+        return run_layers(self.layers, self.embeddings(inputs), inputs, on_layer)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from forebay.layers.batch import FlatBatch
+from forebay.layers.embedding import Embeddings
 from forebay.layers.linear import Linear
+from forebay.layers.program import Inputs, Recorder, State
 from forebay.models.base import (
     Encoder,
     HeadKind,
@@ -56,13 +57,11 @@ class Electra(Encoder):
         self.hidden_size = read(config, "hidden_size")
         self.num_layers = read(config, "num_hidden_layers")
         self.vocab_size = read(config, "vocab_size")
-        self.max_len = read(config, "max_position_embeddings")
+        self.max_len: int = read(config, "max_position_embeddings")
         self._embedding_size: int = read(config, "embedding_size", default=self.hidden_size)
         eps = read(config, "layer_norm_eps", float, 1e-12)
-        self.words = nn.Embedding(self.vocab_size, self._embedding_size)
-        self.positions = nn.Embedding(read(config, "max_position_embeddings"), self._embedding_size)
-        self.types = nn.Embedding(read(config, "type_vocab_size", default=2), self._embedding_size)
-        self.norm = nn.LayerNorm(self._embedding_size, eps=eps)
+        num_types = read(config, "type_vocab_size", default=2)
+        self.embeddings = Embeddings(self.vocab_size, self.max_len, num_types, self._embedding_size, eps)
         is_narrow = self._embedding_size != self.hidden_size
         self.project = Linear(self._embedding_size, self.hidden_size) if is_narrow else nn.Identity()
         sizes = LayerSizes(
@@ -79,8 +78,6 @@ class Electra(Encoder):
         """Width of the word table."""
         return self._embedding_size
 
-    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
-        """Return the last hidden states [T, H]."""
-        x = self.words(batch.input_ids) + self.positions(batch.positions)
-        x += self.types.weight[0] if batch.type_ids is None else self.types(batch.type_ids)
-        return run_layers(self.layers, self.project(self.norm(x)), batch, on_layer)
+    def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
+        """Embeddings, widened where they are narrower, then layers."""
+        return run_layers(self.layers, self.project(self.embeddings(inputs)), inputs, on_layer)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
+from forebay.layers.embedding import Embeddings
+from forebay.layers.program import Inputs, Recorder, State
 from forebay.models.base import Encoder, LayerHook, LayerSizes, Naming, PostNormLayer, read, run_layers
 from forebay.models.roberta import ROBERTA_HEADS, offset_positions
 
@@ -47,9 +49,9 @@ class MPNet(Encoder):
             "output.LayerNorm": "ffn_norm",
         },
         {
-            "embeddings.word_embeddings": "words",
-            "embeddings.position_embeddings": "positions",
-            "embeddings.LayerNorm": "norm",
+            "embeddings.word_embeddings": "embeddings.words",
+            "embeddings.position_embeddings": "embeddings.positions",
+            "embeddings.LayerNorm": "embeddings.norm",
             "encoder.relative_attention_bias": "relative_bias",
         },
         (r"pooler\..*", r"embeddings\.position_ids", r"(lm_head|classifier|qa_outputs)\..*"),
@@ -66,18 +68,23 @@ class MPNet(Encoder):
         self.max_len = read(config, "max_position_embeddings") - self.padding_id - 1
         eps = read(config, "layer_norm_eps", float, 1e-12)
         num_heads = read(config, "num_attention_heads")
-        self.words = nn.Embedding(self.vocab_size, self.hidden_size)
-        self.positions = nn.Embedding(read(config, "max_position_embeddings"), self.hidden_size)
-        self.norm = nn.LayerNorm(self.hidden_size, eps=eps)
+        self.embeddings = Embeddings(self.vocab_size, read(config, "max_position_embeddings"), 0, self.hidden_size, eps)
         self.relative_bias = nn.Embedding(read(config, "relative_attention_num_buckets", default=32), num_heads)
         sizes = LayerSizes(
             self.hidden_size, num_heads, read(config, "intermediate_size"), eps, read(config, "hidden_act", str, "gelu")
         )
         self.layers = nn.ModuleList(PostNormLayer(sizes) for _ in range(self.num_layers))
 
-    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
-        """Return the last hidden states [T, H]."""
-        x = self.words(batch.input_ids) + self.positions(offset_positions(batch, self.padding_id))
-        buckets = relative_buckets(batch.max_len, self.relative_bias.num_embeddings, x.device)
-        bias = self.relative_bias(buckets).permute(2, 0, 1).contiguous()  # [heads, L, L]
-        return run_layers(self.layers, self.norm(x), batch, on_layer, bias)
+    def position_ids(self, batch: FlatBatch) -> Tensor:
+        """Rows of the position table [T]."""
+        return offset_positions(batch, self.padding_id)
+
+    def attention_bias(self, batch: FlatBatch) -> Tensor:
+        """The bias [heads, L, L] of every pair of positions."""
+        buckets = relative_buckets(batch.max_len, self.relative_bias.num_embeddings, batch.input_ids.device)
+        bias: Tensor = self.relative_bias(buckets).permute(2, 0, 1).contiguous()
+        return bias
+
+    def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
+        """Embeddings, then layers."""
+        return run_layers(self.layers, self.embeddings(inputs), inputs, on_layer)

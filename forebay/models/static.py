@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from forebay.layers.batch import FlatBatch
+from forebay.layers.program import Inputs, NoNativeForm, Recorder, State
 from forebay.models.base import Encoder, LayerHook, Naming
 
 
@@ -20,9 +20,11 @@ class StaticEmbedding(Encoder):
         self.max_len = None
         self.embedding = nn.Embedding(vocab_size, hidden_size)
 
-    def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
-        """Return the tokens' vectors [T, H]."""
-        x: Tensor = self.embedding(batch.input_ids)
+    def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
+        """The tokens' vectors [T, H]."""
+        if isinstance(inputs, Recorder):
+            raise NoNativeForm("a lookup needs no kernels")
+        x: Tensor = self.embedding(inputs.batch.input_ids)
         if on_layer is not None:
             on_layer(0, x)
         return x

@@ -1,0 +1,45 @@
+"""Forebay's native kernels for x86-64 processors; absent where the package was installed without a compiler."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+Activation = Literal["none", "gelu_erf", "gelu_tanh", "relu", "silu", "tanh"]
+
+def kernels() -> list[str]:
+    """The instruction sets that this processor has, the best first; "plain" is always the last."""
+
+class PackedLinear:
+    """A weight [out, in] and a bias [out] in the layout of one instruction set."""
+
+    def __init__(self, kernels: str, weight: Floats, bias: Floats | None) -> None: ...
+
+class Program:
+    """Operations on the rows of a flat batch; ``slots`` are (width, is global) of the places of its values."""
+
+    def __init__(self, kernels: str, slots: list[tuple[int, bool]]) -> None: ...
+    def embed(self, dst: int, tables: list[tuple[Floats, int]]) -> None: ...
+    def linear(self, src: int, dst: int, weights: PackedLinear, activation: Activation, residual: int) -> None: ...
+    def layer_norm(self, src: int, dst: int, weight: Floats, bias: Floats, eps: float) -> None: ...
+    def attention(self, src: int, dst: int, num_heads: int) -> None: ...
+    def show(self, src: int, state: int) -> None: ...
+    def run(
+        self,
+        ids: Ids,
+        positions: Ids,
+        types: Ids | None,
+        borders: Ids,
+        bias: Floats | None,
+        out: Floats,
+        threads: int,
+        cut: Literal["automatic", "groups", "rows"] = "automatic",
+    ) -> None:
+        """Run a step; ``out`` is [1, T, width] for the last state or [states, T, width] for all."""
+
+def run_linear(
+    x: Floats, weights: PackedLinear, residual: Floats | None, activation: Activation, out: Floats
+) -> None: ...
+def activate(kernels: str, activation: Activation, values: Floats) -> None: ...

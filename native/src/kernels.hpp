@@ -1,0 +1,65 @@
+// The kernels of one instruction set as a table of functions: what the program calls, and all it knows of them.
+// Every function works on rows, and a row's result depends on nothing but that row (attention: that sequence).
+#pragma once
+
+namespace forebay {
+
+enum class Activation : int { none, gelu_erf, gelu_tanh, relu, silu, tanh };
+
+// dst[rows, out] = activation(src[rows, in] Wᵀ + bias [+ residual]); dst may be the residual's own rows.
+struct LinearArgs {
+  const float* src;
+  long src_stride;
+  const float* weight;  // packed by Kernels::pack
+  const float* bias;    // padded to whole panels
+  const float* residual;  // or null
+  long residual_stride;
+  float* dst;
+  long dst_stride;
+  int rows, in, out;
+  Activation activation;
+};
+
+// One sequence, one head. q, k and v are [length, size] with a common row stride. bias [length, length] may be null.
+struct AttentionArgs {
+  const float *q, *k, *v;
+  long stride;
+  float* dst;
+  long dst_stride;
+  int length, size;
+  float scale;
+  const float* bias;
+  long bias_stride;
+  float* scratch;  // Kernels::attention_scratch(length, size) floats
+};
+
+struct LayerNormArgs {
+  const float* src;
+  float* dst;  // may be src
+  int rows, width;
+  const float *weight, *bias;
+  float eps;
+};
+
+struct Kernels {
+  const char* name;
+  int panel;      // columns of a packed panel
+  int tile_rows;  // rows of the largest tile: cuts between row blocks are best made at its multiples
+  void (*pack)(const float* weight, int out, int in, float* packed);
+  void (*linear)(const LinearArgs&);
+  void (*attention)(const AttentionArgs&);
+  long (*attention_scratch)(int length, int size);
+  void (*layer_norm)(const LayerNormArgs&);
+  void (*add)(const float* src, float* dst, int count);  // dst += src
+  void (*activate)(Activation, float* values, int count);
+};
+
+// Null where the processor lacks the instructions.
+const Kernels* plain_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+
+inline constexpr long kFloatsPerLine = 16;
+inline constexpr long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace forebay

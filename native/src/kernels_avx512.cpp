@@ -1,0 +1,21 @@
+// The kernels, compiled for one instruction set. Everything here is local to this file: a function shared with another
+// translation unit could reach a processor that lacks the instructions.
+#include "kernels.hpp"
+#include "vec_avx512.hpp"
+// clang-format off: the rest is written in terms of Vec
+#include "math.hpp"
+#include "gemm.hpp"
+#include "attention.hpp"
+#include "norm.hpp"
+
+namespace forebay {
+
+const Kernels* avx512_kernels() {
+  static constexpr Kernels table{"avx512", kPanel,    kTileRows,         pack, linear,
+                                 attention, attention_scratch, layer_norm, add, activate};
+  const bool fits = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  return fits ? &table : nullptr;
+}
+
+}  // namespace forebay

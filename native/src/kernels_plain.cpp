@@ -1,0 +1,19 @@
+// The kernels, compiled for one instruction set. Everything here is local to this file: a function shared with another
+// translation unit could reach a processor that lacks the instructions.
+#include "kernels.hpp"
+#include "vec_plain.hpp"
+// clang-format off: the rest is written in terms of Vec
+#include "math.hpp"
+#include "gemm.hpp"
+#include "attention.hpp"
+#include "norm.hpp"
+
+namespace forebay {
+
+const Kernels* plain_kernels() {
+  static constexpr Kernels table{"plain", kPanel,    kTileRows,         pack, linear,
+                                 attention, attention_scratch, layer_norm, add, activate};
+  return &table;
+}
+
+}  // namespace forebay

@@ -90,5 +90,7 @@ class Albert(Encoder):
     def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
         """Embeddings, widened, then passes through the groups of layers."""
         passes_a_group = self.num_layers / len(self.layers)
-        passes = [self.layers[int(index / passes_a_group)] for index in range(self.num_layers)]  # rounded as in training
+        passes = [
+            self.layers[int(index / passes_a_group)] for index in range(self.num_layers)
+        ]  # rounded as in training
         return run_layers(passes, self.project(self.embeddings(inputs)), inputs, on_layer)

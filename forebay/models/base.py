@@ -135,12 +135,20 @@ class Encoder(nn.Module, ABC):
 
     def forward(self, batch: FlatBatch, on_layer: LayerHook | None = None) -> Tensor:
         """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
+        num_tokens = len(batch.input_ids)
+        if self.program is None and batch.input_ids.device.type == "cpu":
+            batch = batch.filled()
         inputs = Inputs(batch, self.position_ids(batch), self.attention_bias(batch))
         if self.program is not None:
             return self.program.run(inputs, on_layer)
-        state = self.compute(inputs, on_layer)
+
+        def show(index: int, state: Tensor) -> None:
+            assert on_layer is not None
+            on_layer(index, state[:num_tokens])
+
+        state = self.compute(inputs, show if on_layer is not None else None)
         assert isinstance(state, Tensor), "only a recording gives another"
-        return state
+        return state[:num_tokens]
 
     def record(self, kernels: str) -> Recorder:
         """Record the network for these native kernels, for which its layers will be packed; raises NoNativeForm."""

@@ -3,6 +3,7 @@
 Architectures differ in what they call a head's tensors and in one activation; each says so in its ``HeadNames``.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,24 @@ from torch import Tensor, nn
 
 from forebay.core.errors import UnsupportedCheckpoint
 from forebay.layers.activation import IDENTITY, find_activation
+from forebay.layers.batch import fill_rows
 from forebay.layers.linear import Linear
 from forebay.models.base import Encoder, HeadKind, Naming, read
 
 
-class SequenceHead(nn.Module):
+class Head(nn.Module, ABC):
+    """Maps rows [n, H] to logits [n, …], each row by itself."""
+
+    @abstractmethod
+    def compute(self, rows: Tensor) -> Tensor:
+        """The layers, for any number of rows."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[n, H] → [n, …]."""
+        return self.compute(fill_rows(rows))[: len(rows)]
+
+
+class SequenceHead(Head):
     """out(activation(dense(x))): logits [n, labels] of pooled rows [n, H]."""
 
     def __init__(self, hidden_size: int, num_labels: int, activation: str) -> None:
@@ -23,26 +37,26 @@ class SequenceHead(nn.Module):
         self.dense = Linear(hidden_size, hidden_size, activation=find_activation(activation))
         self.out = Linear(hidden_size, num_labels)
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def compute(self, rows: Tensor) -> Tensor:
         """[n, H] → [n, labels]."""
         logits: Tensor = self.out(self.dense(rows))
         return logits
 
 
-class TokenHead(nn.Module):
+class TokenHead(Head):
     """One linear layer on every token: logits [T, labels]."""
 
     def __init__(self, hidden_size: int, num_labels: int) -> None:
         super().__init__()
         self.out = Linear(hidden_size, num_labels)
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def compute(self, rows: Tensor) -> Tensor:
         """[T, H] → [T, labels]."""
         logits: Tensor = self.out(rows)
         return logits
 
 
-class MaskedLMHead(nn.Module):
+class MaskedLMHead(Head):
     """decoder(norm(activation(dense(x)))): logits over the vocabulary; the decoder may be tied to the word table."""
 
     def __init__(self, encoder: Encoder, activation: str, eps: float) -> None:
@@ -52,7 +66,7 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(size, eps=eps)
         self.decoder = Linear(size, encoder.vocab_size, activation=IDENTITY)
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def compute(self, rows: Tensor) -> Tensor:
         """[T, H] → [T, V]. The caller cuts T into slabs: V is large."""
         logits: Tensor = self.decoder(self.norm(self.dense(rows)))
         return logits

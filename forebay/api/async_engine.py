@@ -5,6 +5,7 @@ then scheduled, run and answered by the engine's own thread.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +31,7 @@ from forebay.text.spans import Spans
 _INLINE_SIZE = 2000
 _TOKENIZER_THREADS = 2
 _CLOSED = "this model is closed; load it again"
+_FORKED = "this process was forked after the model was loaded, and threads do not survive that; load it in the child"
 
 
 class AsyncEngine:
@@ -48,6 +50,7 @@ class AsyncEngine:
         self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
         self._is_closed = False
+        self._pid = os.getpid()
 
     @classmethod
     def load(
@@ -116,6 +119,8 @@ class AsyncEngine:
         future: Future[Reply] = Future()
         if self._is_closed:
             future.set_exception(NotReady(_CLOSED))
+        elif os.getpid() != self._pid:
+            future.set_exception(NotReady(_FORKED))
         elif _is_small(request):
             self._start(request, future)
         else:

@@ -50,9 +50,11 @@ def as_items(texts: Any) -> Sequence[Item]:
     if isinstance(texts, np.ndarray) and texts.dtype.kind in "iu" and texts.ndim == 1:
         return [texts.tolist()]
     is_sequence = hasattr(texts, "__len__") and hasattr(texts, "__getitem__")
-    if not is_sequence or isinstance(texts, bytes | bytearray | dict):
+    is_scalar = getattr(texts, "ndim", 1) == 0
+    if not is_sequence or is_scalar or isinstance(texts, bytes | bytearray | dict):
         raise InvalidRequest(
-            f"texts is of type {type(texts).__name__}; expected a text, a list of texts, or lists of token ids",
+            f"texts is of type {type(texts).__name__}; expected a text, a list of texts, or lists of token ids "
+            "(stream() takes any iterable)",
             field="texts",
         )
     if len(texts) and all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in texts):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from forebay.cli.arrays import NpyWriter, NpzWriter
 from forebay.cli.bulk import Intake, Recorder, answer_all
 from forebay.cli.formats import OUTPUT_EXTENSIONS, OutputFormat, find_format
-from forebay.cli.inputs import Fields, count_records, find_sources, read_records
-from forebay.cli.journal import Journal, Paths, find_journal
+from forebay.cli.inputs import Fields, Source, count_records, find_sources, read_records
+from forebay.cli.journal import Journal, Paths, find_journal, locked
 from forebay.cli.options import BulkOptions
 from forebay.cli.outputs import JsonlWriter, ParquetWriter, Writer, open_at
 from forebay.cli.progress import Meter
@@ -31,6 +31,18 @@ def run(files: tuple[str, ...], bulk: BulkOptions, kind: Kind) -> int:
     fields = Fields(bulk.field, bulk.id_field)
     sources = find_sources(files, bulk.input_format, fields)
     paths, output_format = find_output(bulk, kind)
+    with locked(paths):
+        return _run_locked(sources, fields, (paths, output_format), bulk, kind)
+
+
+def _run_locked(
+    sources: tuple[Source, ...],
+    fields: Fields,
+    output: tuple[Paths | None, OutputFormat],
+    bulk: BulkOptions,
+    kind: Kind,
+) -> int:
+    paths, output_format = output
     stopped = find_journal(paths, resume=bulk.resume, overwrite=bulk.overwrite) if paths is not None else None
     text = bulk.make_text_params()
     meter = Meter(shown=sys.stderr.isatty() and not bulk.no_progress)

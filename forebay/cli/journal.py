@@ -2,14 +2,17 @@
 
 ``OUT.progress`` holds one JSON object and is replaced as a whole, always after the rows that it counts are on disk.
 Until a run is complete its rows lie in ``OUT.partial`` (for Parquet in ``OUT.parts/``); OUT appears at the end.
+``OUT.lock`` keeps two runs from writing one output.
 """
 
+import fcntl
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -36,6 +39,11 @@ class Paths:
     def journal(self) -> Path:
         """The sidecar."""
         return self.out.with_name(self.out.name + ".progress")
+
+    @property
+    def lock(self) -> Path:
+        """What a run holds locked while it writes."""
+        return self.out.with_name(self.out.name + ".lock")
 
     def check(self) -> None:
         """Refuse an output that can't be written."""
@@ -86,6 +94,34 @@ class Journal:
                 f"can't resume: {', '.join(changed)} changed ({name} was {self.parameters.get(name)}, "
                 f"is {parameters.get(name)}); repeat the first run's options and input, or start anew by --overwrite"
             )
+
+
+@contextmanager
+def locked(paths: Paths | None) -> Iterator[None]:
+    """Keep other runs off this output; the lock goes with the process, however that ends."""
+    if paths is None:
+        yield
+        return
+    with _open_lock(paths):
+        try:
+            yield
+        finally:
+            paths.lock.unlink(missing_ok=True)
+
+
+def _open_lock(paths: Paths) -> BinaryIO:
+    while True:
+        stream = paths.lock.open("ab")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.close()
+            raise InvalidRequest(
+                f"another run is writing '{paths.out}' just now; wait for it, or choose another name for -o"
+            ) from None
+        if paths.lock.exists() and os.path.samestat(os.fstat(stream.fileno()), paths.lock.stat()):
+            return stream
+        stream.close()  # the run that held it ended in between, and took the file away
 
 
 def find_journal(paths: Paths, *, resume: bool, overwrite: bool) -> Journal | None:

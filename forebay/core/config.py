@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forebay.core.errors import InvalidRequest
+from forebay.core.params import check_types
 from forebay.core.tasks import parse_task
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -51,6 +52,8 @@ class PoolerConfig:
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "PoolerConfig":
         """Build from a mapping (a JSON object of the command line); unknown and removed names are refused."""
+        if not isinstance(values, Mapping):
+            raise _refuse(f"pooler config: found {type(values).__name__}, expected an object of its fields")
         for name in values:
             if name in REMOVED_POOLER_FIELDS:
                 raise _refuse(f"'{name}' was removed from the pooler config: {REMOVED_POOLER_FIELDS[name]}")
@@ -155,6 +158,15 @@ class ModelOptions:
     runner: Runner = "auto"
     convert: Convert = "auto"
     io_processor: str | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequest where a field has a wrong type."""
+        for name in ("model", "dtype", "device", "runner", "convert"):
+            if getattr(self, name) is None:
+                raise InvalidRequest(f"{name} is None; expected a name", field=name)
+        check_types(self, dict.fromkeys(("model", "dtype", "device", "runner", "convert"), str))
+        check_types(self, dict.fromkeys(("revision", "cache_dir", "io_processor"), str))
+        check_types(self, {"max_model_len": int, "pooler": PoolerConfig})
 
 
 @dataclass(frozen=True, slots=True)

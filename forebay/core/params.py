@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
 from forebay.core.errors import InvalidRequest
@@ -52,8 +53,8 @@ class TextParams:
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field has a wrong type or does not fit the model."""
-        _check_types(self, {"prompt": str, "prompt_name": str, "input_type": str, "max_tokens": int})
-        _check_types(self, {"truncate": bool, "add_special_tokens": bool})
+        check_types(self, {"prompt": str, "prompt_name": str, "input_type": str, "max_tokens": int})
+        check_types(self, {"truncate": bool, "add_special_tokens": bool})
         if self.truncation_side not in (None, "left", "right"):
             raise InvalidRequest(
                 f"truncation_side is '{self.truncation_side}'; expected 'left' or 'right'", field="truncation_side"
@@ -103,8 +104,8 @@ class PoolingParams:
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field does not fit the outputs or the model."""
-        _check_types(self, dict.fromkeys(("dimensions", "truncate_dim", "chunk_size", "max_active_dims"), int))
-        _check_types(self, {"use_activation": bool})
+        check_types(self, dict.fromkeys(("dimensions", "truncate_dim", "chunk_size", "max_active_dims"), int))
+        check_types(self, {"use_activation": bool})
         if not self.outputs:
             raise InvalidRequest("no output is asked for; name at least one task", field="outputs")
         if Task.PLUGIN in self.outputs and Task.PLUGIN in abilities.tasks:
@@ -153,10 +154,12 @@ class PoolingParams:
 _OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", "chunk_size", "max_active_dims")
 
 
-def _check_types(params: object, kinds: Mapping[str, type]) -> None:
+def check_types(params: object, kinds: Mapping[str, type]) -> None:
     """Refuse a field of another type; None is what is left out. A bool is no number here."""
     for name, kind in kinds.items():
         value = getattr(params, name)
-        is_right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        is_right = isinstance(value, Integral if kind is int else kind) and (
+            kind is bool or not isinstance(value, bool)
+        )
         if value is not None and not is_right:
             raise InvalidRequest(f"{name} is of type {type(value).__name__}; expected {kind.__name__}", field=name)

@@ -54,7 +54,7 @@ COMPOSED_TASKS: dict[Task, tuple[Task, ...]] = {
 DEFAULT_ORDER = (Task.EMBED, Task.CLASSIFY, Task.SPARSE, Task.TOKEN_EMBED, Task.TOKEN_CLASSIFY, Task.PLUGIN)
 
 REMOVED_TASKS: dict[str, str] = {
-    "score": "use 'classify' on a cross-encoder; scores of pairs come from the score and rerank operations",
+    "score": "use 'classify' on a cross-encoder",
     "encode": "use 'token_embed' for one vector a token, or 'token_classify' for scores a token",
     "reward": "use 'classify' for one score a text, or 'token_classify' for scores a step",
 }

@@ -47,6 +47,7 @@ class LoadedModel:
 
 def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> LoadedModel:
     """Find, resolve and load a checkpoint. Raises LoadError or InvalidRequest; never half a model."""
+    options.check()
     on_stage("locating")
     location = locate(options.model, revision=options.revision, cache_dir=options.cache_dir)
     spec = read_spec(location.path)

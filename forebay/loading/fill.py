@@ -47,6 +47,7 @@ def fill(
         if target not in (known if naming.is_spare(name) else wanted):  # unknown, or there already
             left_over.append(name)
             continue
+        _check(name, tensor)
         own_dtype = torch.float32 if target.parameter.startswith(_HEAD) else dtype
         if naming.is_spare(name):
             spares[target] = tensor.to(device=device, dtype=own_dtype, copy=True)
@@ -59,6 +60,17 @@ def fill(
     _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
     _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
     return num_parameters
+
+
+def _check(name: str, tensor: Tensor) -> None:
+    """Refuse what no trained weight is: whole numbers (packed by a quantizer), NaN, infinity."""
+    if not tensor.is_floating_point():
+        raise WeightsMismatch(
+            f"the tensor '{name}' is stored as {str(tensor.dtype).removeprefix('torch.')}; expected floating point "
+            "(quantized checkpoints are not supported: use the original one)"
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise WeightsMismatch(f"the tensor '{name}' holds NaN or infinite numbers; the checkpoint is damaged")
 
 
 def _put(model: Encoder, target: Target, name: str, tensor: Tensor, wanted: set[Target]) -> None:

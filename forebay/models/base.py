@@ -20,6 +20,9 @@ from forebay.layers.linear import Linear
 from forebay.layers.norm import LayerNorm
 from forebay.layers.program import Inputs, Program, Recorder, State
 
+_LARGEST = 1 << 26
+_MOST_LAYERS = 1024
+
 LayerHook = Callable[[int, Any], None]
 """Called with (layer index, hidden states [T, H]); index 0 is the embedding's output."""
 
@@ -205,14 +208,20 @@ def run_layers(layers: Iterable[nn.Module], x: State, inputs: Inputs | Recorder,
     return x
 
 
-def read(config: Mapping[str, Any], key: str, kind: type = int, default: Any = None) -> Any:
-    """Return ``config[key]``; an absent key gives ``default``, and without one, or of another type, fails the load."""
+def read(config: Mapping[str, Any], key: str, kind: type = int, default: Any = None, *, at_least: int = 1) -> Any:
+    """Return ``config[key]``; an absent key gives ``default``, and without one, or of another type, fails the load.
+
+    Whole numbers must lie between ``at_least`` and _LARGEST, beyond which no size of a network can be meant.
+    """
     value = config.get(key)
     value = default if value is None else value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise UnsupportedCheckpoint(f"config.json: '{key}' must be of type {kind.__name__}, found {value!r}")
+    limit = _MOST_LAYERS if "layers" in key else _LARGEST
+    if isinstance(value, int) and kind is int and not at_least <= value <= limit:
+        raise UnsupportedCheckpoint(f"config.json: '{key}' is {value}, expected {at_least} to {limit}")
     return value
 
 

@@ -64,7 +64,7 @@ class MPNet(Encoder):
         self.hidden_size = read(config, "hidden_size")
         self.num_layers = read(config, "num_hidden_layers")
         self.vocab_size = read(config, "vocab_size")
-        self.padding_id = read(config, "pad_token_id", default=1)
+        self.padding_id = read(config, "pad_token_id", default=1, at_least=0)
         self.max_len = read(config, "max_position_embeddings") - self.padding_id - 1
         eps = read(config, "layer_norm_eps", float, 1e-12)
         num_heads = read(config, "num_attention_heads")

@@ -25,6 +25,14 @@ def build_encoder(config: Mapping[str, Any]) -> Encoder:
     if model_type not in ENCODERS:
         known = ", ".join(sorted(ENCODERS))
         raise UnsupportedCheckpoint(f"config.json: model_type '{model_type}' is not supported; supported: {known}")
+    if config.get("quantization_config"):
+        raise UnsupportedCheckpoint(
+            "config.json: 'quantization_config' is set, but quantized checkpoints are not supported; use the original"
+        )
     module, name = ENCODERS[model_type]
     encoder: Encoder = getattr(import_module(module), name)(config)
+    if encoder.max_len is not None and encoder.max_len < 1:
+        raise UnsupportedCheckpoint(
+            "config.json: 'max_position_embeddings' leaves no position after 'pad_token_id'; the two contradict"
+        )
     return encoder

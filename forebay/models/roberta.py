@@ -52,7 +52,7 @@ class Roberta(Bert):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.padding_id = read(config, "pad_token_id", default=1)
+        self.padding_id = read(config, "pad_token_id", default=1, at_least=0)
         self.max_len = read(config, "max_position_embeddings") - self.padding_id - 1
 
     def position_ids(self, batch: FlatBatch) -> Tensor:

@@ -24,7 +24,7 @@ from forebay.server.admission import admit, unless_gone, within
 from forebay.server.body import decode, read_body
 from forebay.server.dialect import Call, Operation, PluginCall, Served
 from forebay.server.dialects import DIALECTS
-from forebay.server.errors import MethodNotAllowed, UnknownRoute, raise_item_errors
+from forebay.server.errors import BodyTimeout, MethodNotAllowed, UnknownRoute, raise_item_errors
 from forebay.server.gate import Gate, Paths
 from forebay.server.metrics import Metrics
 from forebay.server.ops import Operations
@@ -43,6 +43,10 @@ LARGE_REPLY = 1 << 14
 """Numbers from which a reply is encoded off the event loop."""
 
 
+_SHARE_OF_BODY = 0.9
+"""Of the time that a request has, the part that its body may take to come."""
+
+
 class Endpoint:
     """An operation as a route: the walk of one request."""
 
@@ -58,7 +62,7 @@ class Endpoint:
         options = self._options
         deadline = time.monotonic() + options.request_timeout
         async with within(options.request_timeout):
-            raw = await read_body(http, options.max_body_bytes)
+            raw = await self._read(http)
             name, engine, call = await _apart(len(raw) >= LARGE_BODY, lambda: self._parse(raw))
             served = Served(name, http.state.request_id, engine)
             if isinstance(call, PluginCall):
@@ -73,6 +77,14 @@ class Endpoint:
         self._metrics.count_reply(time.perf_counter() - started)
         headers = {**_timing_headers(reply.timings), **answer.headers}
         return Response(answer.body, headers=headers, media_type=answer.media_type)
+
+    async def _read(self, http: HttpRequest) -> bytearray:
+        seconds = self._options.request_timeout
+        try:
+            async with asyncio.timeout(seconds * _SHARE_OF_BODY):
+                return await read_body(http, self._options.max_body_bytes)
+        except TimeoutError:
+            raise BodyTimeout(f"the whole body did not come within {seconds * _SHARE_OF_BODY:g} seconds") from None
 
     def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call | PluginCall]":
         body = decode(raw)

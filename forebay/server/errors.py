@@ -5,7 +5,15 @@ It knows no dialect: how the body of an error looks is the dialect's matter.
 
 import math
 
-from forebay.core.errors import EngineError, ForebayError, ItemFailed, NotReady, Overloaded, RequestError
+from forebay.core.errors import (
+    EngineError,
+    ForebayError,
+    ItemFailed,
+    NotReady,
+    Overloaded,
+    PayloadTooLarge,
+    RequestError,
+)
 from forebay.core.request import Reply
 
 RETRY_AFTER_NOT_READY = 2
@@ -30,6 +38,13 @@ class MethodNotAllowed(RequestError):
         self.allow = allow
 
 
+class BodyTimeout(RequestError):
+    """The client did not send its whole body in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
 class UnsupportedEncoding(RequestError):
     """The body is compressed in a way that the server does not read."""
 
@@ -50,6 +65,8 @@ def headers_of(error: ForebayError) -> dict[str, str]:
         headers["allow"] = error.allow
     if isinstance(error, UnsupportedEncoding):
         headers["accept-encoding"] = "gzip, deflate"
+    if isinstance(error, PayloadTooLarge | BodyTimeout | NotReady):
+        headers["connection"] = "close"  # what is still to come of the body, or of requests, is not waited for
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return headers

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forebay.core.errors import ForebayError
+from forebay.core.errors import Cancelled, ForebayError
 from forebay.server.admission import check_key
 from forebay.server.errors import headers_of
 from forebay.server.metrics import Metrics
@@ -80,6 +80,8 @@ class Gate:
         except ForebayError as caught:
             error = caught
         except Exception:
+            if passage.has_left:
+                return Cancelled("the client went away before its whole answer was sent")
             log.exception("request %s failed in an unforeseen way", passage.request_id.decode())
             error = ForebayError("internal error; the server's log tells more under this request's id")
         if not passage.status:
@@ -109,12 +111,17 @@ class _Passage:
         self._send = send
         self.request_id = request_id
         self.status = 0
+        self.has_left = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id)]
-        await self._send(message)
+        try:
+            await self._send(message)
+        except (OSError, RuntimeError):  # the connection is closed: uvicorn's loops say it in either way
+            self.has_left = True
+            raise
 
 
 def _request_id(scope: Scope) -> bytes:

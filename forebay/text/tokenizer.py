@@ -142,9 +142,12 @@ class TextTokenizer:
         truncated = (num_body > limit) | was_cut
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
+            found = f"has {int(num_body[index]) + len(frame)} tokens or more"
+            if num_body[index] <= limit:
+                found = "has too many characters to be read whole, however few tokens they are"
             raise InputTooLong(
-                f"input[{index}] has {int(num_body[index]) + len(frame)} tokens or more, but at most "
-                f"{limit + len(frame)} are read; send a shorter text, or allow truncation",
+                f"input[{index}] {found}, but at most {limit + len(frame)} tokens are read; send a shorter text, or "
+                "allow truncation",
                 index=index,
             )
         num_cut = np.maximum(num_body - limit, 0)

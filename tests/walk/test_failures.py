@@ -1,6 +1,9 @@
 """Failure is local: the item whose computation fails gets an error, its neighbours their vectors."""
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from forebay import PoolingModel
-from forebay.core.errors import ItemFailed
+from forebay.core.errors import ItemFailed, UnsupportedCheckpoint, WeightsMismatch
 from tests.support.store import Store
 from tests.support.texts import sentence
 
@@ -35,14 +38,69 @@ def poisoned_id(store: Store) -> int:
 
 
 @pytest.fixture
-def poisoned(store: Store, poisoned_id: int, tmp_path: Path) -> Iterator[PoolingModel]:
+def poisoned(store: Store, poisoned_id: int) -> Iterator[PoolingModel]:
     """A model in whose word table one row is not a number."""
-    folder = Path(shutil.copytree(store.mean_pipeline("bert"), tmp_path / "poisoned"))
-    tensors = load_file(folder / "model.safetensors")
-    tensors["embeddings.word_embeddings.weight"][poisoned_id] = float("nan")
-    save_file(tensors, folder / "model.safetensors")
-    with PoolingModel(str(folder)) as model:
+    with PoolingModel(str(store.mean_pipeline("bert"))) as model:
+        model.engine._model.pipelines[""].model.word_table[poisoned_id] = float("nan")  # type: ignore[attr-defined]
         yield model
+
+
+@pytest.mark.parametrize("name", ["query.weight", "key.bias", "LayerNorm.weight", "word_embeddings.weight"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_damaged_weights_are_refused_at_load(store: Store, tmp_path: Path, name: str, value: float) -> None:
+    folder = Path(shutil.copytree(store.mean_pipeline("bert"), tmp_path / "damaged"))
+    tensors = load_file(folder / "model.safetensors")
+    full_name = next(stored for stored in tensors if stored.endswith(name))
+    tensors[full_name].view(-1)[-1] = value
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(WeightsMismatch, match=full_name):
+        PoolingModel(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_attention_heads", 0),
+        ("hidden_size", -1),
+        ("num_hidden_layers", 10**9),
+        ("vocab_size", "many"),
+        ("quantization_config", {"bits": 4}),
+    ],
+)
+def test_a_config_that_can_not_be_meant_is_refused_by_name(store: Store, tmp_path: Path, key: str, value: Any) -> None:
+    folder = Path(shutil.copytree(store.mean_pipeline("bert"), tmp_path / "odd"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(UnsupportedCheckpoint, match=key):
+        PoolingModel(str(folder))
+
+
+def test_whole_numbers_are_no_weights(store: Store, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(store.mean_pipeline("bert"), tmp_path / "packed"))
+    tensors = load_file(folder / "model.safetensors")
+    name = next(stored for stored in tensors if stored.endswith("query.weight"))
+    tensors[name] = (tensors[name] * 100).to(torch.int8)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(WeightsMismatch, match="int8"):
+        PoolingModel(str(folder))
+
+
+def test_a_fork_is_told_to_load_its_own(clean: PoolingModel) -> None:
+    """In a process of its own: pytest's has threads of other tests, for which Python warns."""
+    code = (
+        "import os, warnings; warnings.simplefilter('ignore')\n"
+        "from forebay import PoolingModel, ForebayError\n"
+        f"model = PoolingModel({clean.info.path!r}); model.embed('a')\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try: model.embed('a')\n"
+        "    except ForebayError as error: os._exit(7 if 'forked' in str(error) else 1)\n"
+        "    os._exit(2)\n"
+        "_, status = os.waitpid(child, 0)\n"
+        "assert os.waitstatus_to_exitcode(status) == 7, status\n"
+        "model.embed('a'); model.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 @pytest.fixture

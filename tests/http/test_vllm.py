@@ -249,7 +249,7 @@ def test_rows_of_steps(stepper):
         ("classifier", "/classify", {"use_activation": 1}, "use_activation", "true or false"),
         ("classifier", "/classify", {"input": ["a", 1]}, "input[1]", "a string"),
         ("classifier", "/classify", {"input": [[1, 999]]}, "input[0]", "vocabulary of 127"),
-        ("classifier", "/classify", {"input": ["water " * 200], "truncate": False}, "input[0]", "64 are read"),
+        ("classifier", "/classify", {"input": ["water " * 200], "truncate": False}, "input[0]", "64 tokens are read"),
         ("classifier", "/classify", {"truncate_prompt_tokens": 65}, "truncate_prompt_tokens", "1 to 64"),
         ("classifier", "/classify", {"prompt_name": "none"}, "prompt_name", "unknown prompt"),
         ("classifier", "/pooling", {"embed_dtype": "int8"}, "embed_dtype", "for vectors"),

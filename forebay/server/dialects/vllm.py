@@ -52,7 +52,7 @@ class PluginBody(Body):
 def parse_pooling(body: Mapping[str, Any], info: ModelInfo) -> Call | PluginCall:
     """Read the body of ``POST /pooling``."""
     if body.get("data") is not None or body.get("task") == Task.PLUGIN:
-        return _parse_plugin(body)
+        return _parse_plugin(body, info.abilities)
     asked = read(PoolingBody, body)
     outputs = _outputs(asked, info.abilities)
     request = asked.request(outputs, info)
@@ -67,7 +67,13 @@ def parse_pooling(body: Mapping[str, Any], info: ModelInfo) -> Call | PluginCall
     return Call(request, render)
 
 
-def _parse_plugin(body: Mapping[str, Any]) -> PluginCall:
+def _parse_plugin(body: Mapping[str, Any], abilities: Abilities) -> PluginCall:
+    if Task.PLUGIN not in abilities.tasks:
+        known = ", ".join(f"'{task}'" for task in abilities.tasks)
+        raise InvalidRequest(
+            f"this model has no IO processor to take 'data' (serve it with --io-processor); it has {known}",
+            field="task",
+        )
     asked = read(PluginBody, body)
     if asked.task not in (None, Task.PLUGIN):
         raise InvalidRequest(

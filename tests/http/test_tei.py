@@ -58,7 +58,7 @@ def test_a_vector_without_entries_is_an_empty_list(trio):
         ("splade", {"inputs": []}, "'inputs' is an empty list"),
         ("splade", {"inputs": ["a", 1]}, "'inputs[1]'"),
         ("splade", {"inputs": [[999]]}, "vocabulary of 127"),
-        ("splade", {"inputs": "water " * 200, "truncate": False}, "64 are read"),
+        ("splade", {"inputs": "water " * 200, "truncate": False}, "64 tokens are read"),
         ("splade", {"truncation_direction": "up"}, "'truncation_direction' must be"),
         ("splade", {"prompt_name": "query"}, "unknown prompt"),
         ("splade", {"max_active_dims": 0}, "at least 1"),

@@ -82,7 +82,7 @@ def test_a_body_that_does_not_come():
     with serving(FakeEngine(), ServerOptions(request_timeout=0.05)) as url:
         head = b"POST /embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
         with httpx.Client(base_url=url) as client:
-            assert b" 504 " in exchange(client, head + b'{"input":')
+            assert b" 408 " in exchange(client, head + b'{"input":')
 
 
 def test_a_client_that_leaves_takes_its_work_along():

@@ -9,11 +9,12 @@ from forebay.core.errors import (
     ItemFailed,
     NotReady,
     Overloaded,
+    PayloadTooLarge,
     Unauthorized,
 )
 from forebay.core.request import Reply
 from forebay.core.tasks import Task
-from forebay.server.errors import MethodNotAllowed, UnsupportedEncoding, headers_of, raise_item_errors
+from forebay.server.errors import BodyTimeout, MethodNotAllowed, UnsupportedEncoding, headers_of, raise_item_errors
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,9 @@ from forebay.server.errors import MethodNotAllowed, UnsupportedEncoding, headers
     [
         (Overloaded("", retry_after=0.2), {"retry-after": "1"}),
         (Overloaded("", retry_after=2.1), {"retry-after": "3"}),
-        (NotReady(""), {"retry-after": "2"}),
+        (NotReady(""), {"retry-after": "2", "connection": "close"}),
+        (PayloadTooLarge(""), {"x-should-retry": "false", "connection": "close"}),
+        (BodyTimeout(""), {"x-should-retry": "false", "connection": "close"}),
         (InvalidRequest(""), {"x-should-retry": "false"}),
         (Unauthorized(""), {"x-should-retry": "false", "www-authenticate": "Bearer"}),
         (MethodNotAllowed("", allow="POST"), {"x-should-retry": "false", "allow": "POST"}),

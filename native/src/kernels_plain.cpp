@@ -11,7 +11,7 @@
 namespace forebay {
 
 const Kernels* plain_kernels() {
-  static constexpr Kernels table{"plain", kPanel,    kTileRows,         pack, linear,
+  static constexpr Kernels table{"plain", kPanel, kTileRows, {&kFloatLinear, nullptr, nullptr},
                                  attention, attention_scratch, layer_norm, add, activate};
   return &table;
 }

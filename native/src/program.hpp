@@ -14,9 +14,11 @@
 namespace forebay {
 
 struct PackedLinear {
-  PackedLinear(const Kernels& kernels, const float* weight, const float* bias, int out, int in);
+  // Throws where the kernels have no such precision.
+  PackedLinear(const Kernels& kernels, Precision precision, const float* weight, const float* bias, int out, int in);
   PackedLinear(const PackedLinear&) = delete;
   const Kernels* kernels;
+  const LinearKernel* kernel;
   int out, in;
   Floats weight, bias;
 };

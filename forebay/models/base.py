@@ -158,7 +158,7 @@ class Encoder(nn.Module, ABC):
 
     def record(self, kernels: str, precision: "Precision" = "float32") -> Recorder:
         """Record the network for these native kernels, for which its layers will be packed; raises NoNativeForm."""
-        recorder = Recorder(kernels)
+        recorder = Recorder(kernels, precision)
         self.compute(recorder, recorder.show)
         for linear in recorder.linears:
             linear.kernels, linear.precision = kernels, precision

@@ -44,7 +44,12 @@ struct AttentionArgs {
   float scale;
   const float* bias;
   long bias_stride;
-  float* scratch;  // Kernels::attention_scratch(length, size) floats
+  float* scratch;  // AttentionKernel::scratch(length, size) floats
+};
+
+struct AttentionKernel {
+  long (*scratch)(int length, int size);
+  void (*run)(const AttentionArgs&);
 };
 
 struct LayerNormArgs {
@@ -60,8 +65,7 @@ struct Kernels {
   int panel;      // columns of a packed panel
   int tile_rows;  // rows of the largest tile: cuts between row blocks are best made at its multiples
   const LinearKernel* linear[kPrecisions];  // by Precision; null where the processor lacks the instructions
-  void (*attention)(const AttentionArgs&);
-  long (*attention_scratch)(int length, int size);
+  const AttentionKernel* attention[kPrecisions];  // by Precision, never null
   void (*layer_norm)(const LayerNormArgs&);
   void (*add)(const float* src, float* dst, int count);  // dst += src
   void (*activate)(Activation, float* values, int count);
@@ -73,6 +77,7 @@ const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
 const LinearKernel* avx512_bf16_linear();
 const LinearKernel* avx512_int8_linear();
+const AttentionKernel* avx512_bf16_attention();
 
 inline constexpr long kFloatsPerLine = 16;
 inline constexpr long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; }

@@ -12,7 +12,7 @@ namespace forebay {
 
 const Kernels* avx2_kernels() {
   static constexpr Kernels table{"avx2", kPanel, kTileRows, {&kFloatLinear, nullptr, nullptr},
-                                 attention, attention_scratch, layer_norm, add, activate};
+                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, add, activate};
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &table : nullptr;
 }
 

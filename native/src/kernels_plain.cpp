@@ -12,7 +12,7 @@ namespace forebay {
 
 const Kernels* plain_kernels() {
   static constexpr Kernels table{"plain", kPanel, kTileRows, {&kFloatLinear, nullptr, nullptr},
-                                 attention, attention_scratch, layer_norm, add, activate};
+                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, add, activate};
   return &table;
 }
 

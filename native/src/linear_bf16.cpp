@@ -1,9 +1,12 @@
 // Linear layers in bfloat16 with sums in floats (AVX-512 BF16): weights are rounded when packed, rows when they come in.
+#include <cstdint>
+
 #include "kernels.hpp"
 #include "vec_avx512.hpp"
 // clang-format off: the rest is written in terms of Vec
 #include "math.hpp"
 #include "gemm.hpp"
+#include "attention.hpp"
 #include "low.hpp"
 
 namespace forebay {
@@ -67,6 +70,15 @@ struct Bf16 {
 };
 
 }  // namespace
+}  // namespace forebay
+#include "attention_bf16.hpp"
+
+namespace forebay {
+
+const AttentionKernel* avx512_bf16_attention() {
+  static constexpr AttentionKernel kernel{bf16_attention_scratch, bf16_attention};
+  return __builtin_cpu_supports("avx512bf16") ? &kernel : nullptr;
+}
 
 const LinearKernel* avx512_bf16_linear() {
   static constexpr LinearKernel kernel{low_packed_size<Bf16>, Bf16::pack, low_scratch<Bf16>, low_linear<Bf16>};

@@ -105,11 +105,15 @@ void layer_norm(Program& program, int src, int dst, const Vector& weight, const 
   program.append({.kind = Op::Kind::layer_norm, .src = src, .dst = dst, .weight = copy(weight), .bias = copy(bias), .eps = eps});
 }
 
-void attention(Program& program, int src, int dst, int num_heads) {
+void attention(Program& program, int src, int dst, int num_heads, const std::string& precision) {
   const int width = width_of(program, dst);
   require(num_heads > 0 && width % num_heads == 0 && width_of(program, src) == 3 * width, "slots of other widths");
   require(program.slots()[src].is_global && program.slots()[dst].is_global, "attention needs global slots");
-  program.append({.kind = Op::Kind::attention, .src = src, .dst = dst, .num_heads = num_heads});
+  program.append({.kind = Op::Kind::attention,
+                  .src = src,
+                  .dst = dst,
+                  .num_heads = num_heads,
+                  .attention = program.kernels().attention[static_cast<int>(find_precision(precision))]});
 }
 
 void show(Program& program, int src, int state) {
@@ -188,7 +192,8 @@ NB_MODULE(_native, m) {
       .def("embed", &embed, nb::arg("dst"), nb::arg("tables"), nb::keep_alive<1, 3>())
       .def("linear", &linear, nb::arg("src"), nb::arg("dst"), nb::arg("weights"), nb::arg("activation"), nb::arg("residual"))
       .def("layer_norm", &layer_norm, nb::arg("src"), nb::arg("dst"), nb::arg("weight"), nb::arg("bias"), nb::arg("eps"))
-      .def("attention", &attention, nb::arg("src"), nb::arg("dst"), nb::arg("num_heads"))
+      .def("attention", &attention, nb::arg("src"), nb::arg("dst"), nb::arg("num_heads"),
+           nb::arg("precision") = "float32")
       .def("show", &show, nb::arg("src"), nb::arg("state"))
       .def("run", &run, nb::arg("ids"), nb::arg("positions"), nb::arg("types").none(), nb::arg("borders"),
            nb::arg("bias").none(), nb::arg("out"), nb::arg("threads"), nb::arg("cut") = "automatic");

@@ -107,7 +107,7 @@ void Program::reserve(const Step& step, bool by_rows) {
   for (int seq = 0; seq < step.num_seqs; ++seq) longest = std::max<long>(longest, step.borders[seq + 1] - step.borders[seq]);
   for (const Op& op : ops_) {
     if (op.kind == Op::Kind::attention)
-      scratch = std::max(scratch, kernels_.attention_scratch(static_cast<int>(longest), slots_[op.dst].width / op.num_heads));
+      scratch = std::max(scratch, op.attention->scratch(static_cast<int>(longest), slots_[op.dst].width / op.num_heads));
     if (op.kind == Op::Kind::linear) scratch = std::max(scratch, op.linear->kernel->scratch(kBlockRows, op.linear->in));
   }
   for (int worker = 0; worker < step.threads; ++worker) {
@@ -237,7 +237,7 @@ void Program::attend(const Step& step, const Op& op, const Place& place, int seq
   const float* q = place.global + offsets_[op.src] * place.group.rows + first * stride + head * size;
   float* dst = place.global + offsets_[op.dst] * place.group.rows + first * width + head * size;
   const float* bias = step.bias ? step.bias + head * step.bias_head_stride : nullptr;
-  kernels_.attention({q, q + width, q + 2 * width, stride, dst, width, length, size,
+  op.attention->run({q, q + width, q + 2 * width, stride, dst, width, length, size,
                       1.0f / __builtin_sqrtf(static_cast<float>(size)), bias, step.bias_row_stride, place.scratch});
 }
 

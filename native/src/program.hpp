@@ -46,6 +46,7 @@ struct Op {
   Floats weight, bias;                          // layer_norm
   float eps = 0.0f;                             // layer_norm
   int num_heads = 0;                            // attention
+  const AttentionKernel* attention = nullptr;   // attention
   int state = 0;                                // show: which layer's state this is
 };
 

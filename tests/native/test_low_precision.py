@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from tests.native.test_kernels import attend, expect
+
 native = pytest.importorskip("forebay._native", reason="the native kernels are not built")
 
 Floats = NDArray[np.float32]
@@ -133,6 +135,29 @@ def test_a_fault_stays_in_its_row_and_is_seen(kind: tuple[str, str], fault: floa
     assert not np.isfinite(dirty[4]).any()
     others = np.arange(7) != 4
     assert np.array_equal(dirty[others], clean[others])
+
+
+@given(
+    lens=st.lists(st.integers(1, 150), min_size=1, max_size=5),
+    num_heads=st.integers(1, 3),
+    size=st.sampled_from([1, 4, 7, 16, 24, 32, 64, 80, 128]),
+    has_bias=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("isa", sorted({isa for isa, _ in KINDS}))
+def test_attention(isa: str, lens: list[int], num_heads: int, size: int, has_bias: bool) -> None:
+    """Rounding turns a score by its size, and a weight of the sum by e to that: a bound for each sequence's rows."""
+    rng = np.random.default_rng(sum(lens))
+    qkv = rng.standard_normal((sum(lens), 3 * num_heads * size), np.float32)
+    bias = rng.standard_normal((num_heads, max(lens) + 3, max(lens) + 5), np.float32) if has_bias else None
+    made = attend(isa, qkv, num_heads, lens, bias, "bfloat16")
+    rounded = torch.from_numpy(qkv).bfloat16().float().numpy()
+    # The weights that multiply the values, at most 1 in sum, are rounded as well: by 2^-8 of a value at most.
+    allowed = np.abs(qkv[:, -num_heads * size :]).max() * 2**-8 + 1e-5
+    assert np.abs(made - expect(rounded, num_heads, lens, bias)).max() <= allowed
+    if len(lens) > 1:  # not a bit of a neighbour
+        alone = attend(isa, qkv[: lens[0]], num_heads, lens[:1], bias, "bfloat16")
+        assert np.array_equal(alone, made[: lens[0]])
 
 
 def test_kernels_without_a_precision_refuse_to_pack() -> None:

@@ -7,9 +7,9 @@ from forebay.version import __version__
 
 if TYPE_CHECKING:
     from forebay.api.async_engine import AsyncEngine
+    from forebay.api.hybrid import HybridScores, hybrid_scores
     from forebay.api.model import PoolingModel
     from forebay.api.plugin import IOProcessor, Parsed
-    from forebay.api.score import HybridScores, hybrid_scores
     from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig
     from forebay.core.errors import ForebayError
     from forebay.core.outputs import (
@@ -56,7 +56,7 @@ _HOMES = {
     "EncodeOutput": "core.outputs",
     "EngineLimits": "core.config",
     "ForebayError": "core.errors",
-    "HybridScores": "api.score",
+    "HybridScores": "api.hybrid",
     "IOProcessor": "api.plugin",
     "ModelOptions": "core.config",
     "Parsed": "api.plugin",
@@ -70,7 +70,7 @@ _HOMES = {
     "TextParams": "core.params",
     "TokenClassificationOutput": "core.outputs",
     "TokenEmbeddingOutput": "core.outputs",
-    "hybrid_scores": "api.score",
+    "hybrid_scores": "api.hybrid",
 }
 
 

@@ -18,7 +18,7 @@ from forebay.core.errors import InvalidRequest, NotReady
 from forebay.core.events import Observer, ignore
 from forebay.core.info import ModelInfo
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import Item, Lane, Reply, Request
+from forebay.core.request import Item, Lane, Reply, Request, ScoreReply, ScoreRequest
 from forebay.core.tasks import Task
 from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
@@ -130,6 +130,14 @@ class AsyncEngine:
     async def run(self, request: Request) -> Reply:
         """Answer a request; cancelling the awaiting task drops the work."""
         return await asyncio.wrap_future(self.submit(request))
+
+    def submit_score(self, request: ScoreRequest) -> "Future[ScoreReply]":
+        """Start a comparison of texts and return at once, as ``submit`` does."""
+        raise NotImplementedError
+
+    async def run_score(self, request: ScoreRequest) -> ScoreReply:
+        """Answer a comparison; cancelling the awaiting task drops the work."""
+        return await asyncio.wrap_future(self.submit_score(request))
 
     def count_queued(self) -> tuple[int, int]:
         """(sequences, tokens) that wait for a step."""

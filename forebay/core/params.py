@@ -41,6 +41,8 @@ class TextParams:
     ``prompt`` is text put before each item; ``prompt_name`` picks one of the checkpoint's prompts; ``input_type``
     (``query``, ``document``) picks the prompt and, in asymmetric models, the route that the checkpoint
     has for that side. None of them: the checkpoint's default prompt. ``max_tokens`` lowers the model's limit.
+    Of pairs, ``max_tokens_per_query`` and ``max_tokens_per_doc`` limit one side, and ``instruction`` fills that place
+    of a reranker's template.
     """
 
     prompt: str | None = None
@@ -50,6 +52,9 @@ class TextParams:
     truncation_side: Literal["left", "right"] | None = None
     max_tokens: int | None = None
     add_special_tokens: bool = True
+    max_tokens_per_query: int | None = None
+    max_tokens_per_doc: int | None = None
+    instruction: str | None = None
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field has a wrong type or does not fit the model."""

@@ -15,6 +15,9 @@ from forebay.core.tasks import Task
 Item = str | Sequence[int]
 """One text, or its token ids in the model's own vocabulary."""
 
+Matrix = NDArray[np.float32]
+"""One vector a token, [tokens, d]."""
+
 
 class Lane(IntEnum):
     """Which queue a request waits in; a lower lane is served first."""
@@ -27,7 +30,10 @@ class Lane(IntEnum):
 class Request:
     """Many items that are tokenized in one call and answered at once.
 
-    ``deadline`` is a moment of ``time.monotonic()``; work that has not begun by then is dropped.
+    ``seconds`` are the other texts of pairs that a cross-encoder reads together, one for each item.
+    ``deadline`` is a moment of ``time.monotonic()``; work that has not begun by then is dropped. ``against`` gives
+    each item the query vectors [tokens, d] that its own token vectors are compared with inside the engine, so that
+    only a score leaves it (items may share one array; it lives as long as they do).
     """
 
     items: Sequence[Item]
@@ -35,6 +41,8 @@ class Request:
     text: TextParams = field(default_factory=TextParams)
     lane: Lane = Lane.INTERACTIVE
     deadline: float | None = None
+    seconds: Sequence[str] | None = None
+    against: Sequence[Matrix] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +93,36 @@ class Reply:
         """Raise the first item's error, if any item failed."""
         if self.errors:
             raise self.errors[min(self.errors)]
+
+
+Scorable = str | Matrix
+"""A text, or its token vectors [tokens, d] that were computed before (late interaction only)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """How well does each query match its document? Both lists are of one length, or there is one query for all.
+
+    ``use_activation`` False asks a cross-encoder for its logits.
+    """
+
+    queries: Sequence[Scorable]
+    documents: Sequence[Scorable]
+    use_activation: bool | None = None
+    text: TextParams = field(default_factory=TextParams)
+    lane: Lane = Lane.INTERACTIVE
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReply:
+    """``scores`` float32 [n] and ``truncated`` bool [n], in the order of the documents.
+
+    A document that failed has NaN and its reason in ``errors``. ``num_tokens`` counts all that was computed.
+    """
+
+    scores: NDArray[np.float32]
+    truncated: NDArray[np.bool_]
+    num_tokens: int
+    errors: Mapping[int, ForebayError] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)

@@ -14,7 +14,7 @@ from starlette.types import Receive
 
 from forebay.core.config import ServerOptions
 from forebay.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, Unauthorized
-from forebay.core.request import Lane, Request
+from forebay.core.request import Lane, Request, ScoreRequest
 
 T = TypeVar("T")
 
@@ -45,16 +45,26 @@ def _credential(name: bytes, value: bytes) -> bytes:
 
 def admit(request: Request, options: ServerOptions, deadline: float) -> Request:
     """Check the number of items; give the request its lane and its deadline."""
-    num_items = len(request.items)
+    lane = _choose_lane(len(request.items), "input", request.lane, options)
+    return replace(request, lane=lane, deadline=deadline)
+
+
+def admit_score(request: ScoreRequest, options: ServerOptions, deadline: float) -> ScoreRequest:
+    """The same for texts that are to be compared: the longer of the two lists counts."""
+    num_items = max(len(request.queries), len(request.documents))
+    lane = _choose_lane(num_items, "documents", request.lane, options)
+    return replace(request, lane=lane, deadline=deadline)
+
+
+def _choose_lane(num_items: int, field: str, lane: Lane, options: ServerOptions) -> Lane:
     if num_items > options.max_items:
         raise InvalidRequest(
             f"the request has {num_items} items, but this server takes at most {options.max_items}; "
             "split it, or start the server with a larger max_items",
-            field="input",
+            field=field,
             code="too_many_items",
         )
-    lane = Lane.BULK if num_items >= options.bulk_items else request.lane
-    return replace(request, lane=lane, deadline=deadline)
+    return Lane.BULK if num_items >= options.bulk_items else lane
 
 
 @asynccontextmanager

@@ -20,9 +20,9 @@ from starlette.routing import Route
 from forebay.core.config import EngineLimits, ModelOptions, ServerOptions
 from forebay.core.events import Observer
 from forebay.core.request import Reply, SparseVector, Timings
-from forebay.server.admission import admit, unless_gone, within
+from forebay.server.admission import admit, admit_score, unless_gone, within
 from forebay.server.body import decode, read_body
-from forebay.server.dialect import Call, Operation, PluginCall, Served
+from forebay.server.dialect import Call, Operation, PluginCall, ScoreCall, Served
 from forebay.server.dialects import DIALECTS
 from forebay.server.errors import BodyTimeout, MethodNotAllowed, UnknownRoute, raise_item_errors
 from forebay.server.gate import Gate, Paths
@@ -69,9 +69,15 @@ class Endpoint:
                 made = await unless_gone(http.receive, engine.run_plugin(call.data))
                 answer = await asyncio.to_thread(call.render, made, served)
                 return Response(answer.body, headers=answer.headers, media_type=answer.media_type)
+            if isinstance(call, ScoreCall):
+                scored = await unless_gone(http.receive, engine.run_score(admit_score(call.request, options, deadline)))
+                raise_item_errors(scored.errors, len(scored.scores), "documents")
+                answer = await _apart(len(scored.scores) >= LARGE_REPLY, lambda: call.render(scored, served))
+                headers = {**_timing_headers(scored.timings), **answer.headers}
+                return Response(answer.body, headers=headers, media_type=answer.media_type)
             request = admit(call.request, options, deadline)
             reply = await unless_gone(http.receive, engine.run(request))
-            raise_item_errors(reply)
+            raise_item_errors(reply.errors, len(reply.rows), "input")
             started = time.perf_counter()
             answer = await _apart(_count_numbers(reply) >= LARGE_REPLY, lambda: call.render(reply, served))
         self._metrics.count_reply(time.perf_counter() - started)
@@ -86,7 +92,7 @@ class Endpoint:
         except TimeoutError:
             raise BodyTimeout(f"the whole body did not come within {seconds * _SHARE_OF_BODY:g} seconds") from None
 
-    def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call | PluginCall]":
+    def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call | PluginCall | ScoreCall]":
         body = decode(raw)
         name, engine = self._service.find(body.get("model"))
         return name, engine, self._operation.parse(body, engine.info)

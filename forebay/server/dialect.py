@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.core.errors import ForebayError
 from forebay.core.info import ModelInfo
-from forebay.core.request import Reply, Request
+from forebay.core.request import Reply, Request, ScoreReply, ScoreRequest
 
 if TYPE_CHECKING:
     from forebay.api.async_engine import AsyncEngine
@@ -54,11 +54,19 @@ class PluginCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreCall:
+    """A parsed body that asks how well texts match, and how the scores are to be said."""
+
+    request: ScoreRequest
+    render: Callable[[ScoreReply, Served], Answer]
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One POST route: ``parse`` turns a JSON object into a call or raises RequestError naming the field."""
 
     path: str
-    parse: Callable[[Mapping[str, Any], ModelInfo], Call | PluginCall]
+    parse: Callable[[Mapping[str, Any], ModelInfo], Call | PluginCall | ScoreCall]
 
 
 @dataclass(frozen=True, slots=True)

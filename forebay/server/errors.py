@@ -4,6 +4,7 @@ It knows no dialect: how the body of an error looks is the dialect's matter.
 """
 
 import math
+from collections.abc import Mapping
 
 from forebay.core.errors import (
     EngineError,
@@ -14,7 +15,6 @@ from forebay.core.errors import (
     PayloadTooLarge,
     RequestError,
 )
-from forebay.core.request import Reply
 
 RETRY_AFTER_NOT_READY = 2
 """Seconds after which a client may ask again while the model loads or the server stops."""
@@ -72,16 +72,17 @@ def headers_of(error: ForebayError) -> dict[str, str]:
     return headers
 
 
-def raise_item_errors(reply: Reply) -> None:
-    """Raise the first failed item's error, naming its place; do nothing where all succeeded."""
-    if not reply.errors:
+def raise_item_errors(errors: Mapping[int, ForebayError], num_items: int, field: str) -> None:
+    """Raise the first failed item's error, naming its place in ``field``; do nothing where all succeeded."""
+    if not errors:
         return
-    index = min(reply.errors)
-    error = reply.errors[index]
+    index = min(errors)
+    error, place = errors[index], f"{field}[{index}]"
     if isinstance(error, EngineError) and not isinstance(error, ItemFailed):
         raise error
-    message = error.message if f"input[{index}]" in error.message else f"input[{index}]: {error.message}"
+    message = error.message if place in error.message else f"{place}: {error.message}"
     if isinstance(error, RequestError):
-        raise RequestError(message, field=error.field or f"input[{index}]", code=error.code)
-    num_failed, num_items = len(reply.errors), len(reply.rows)
-    raise ItemFailed(f"{message} ({num_failed} of {num_items} items failed; the others can be sent again)", index=index)
+        raise RequestError(message, field=error.field or place, code=error.code)
+    raise ItemFailed(
+        f"{message} ({len(errors)} of {num_items} items failed; the others can be sent again)", index=index
+    )

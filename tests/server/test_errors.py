@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from forebay.core.errors import (
@@ -12,8 +11,6 @@ from forebay.core.errors import (
     PayloadTooLarge,
     Unauthorized,
 )
-from forebay.core.request import Reply
-from forebay.core.tasks import Task
 from forebay.server.errors import BodyTimeout, MethodNotAllowed, UnsupportedEncoding, headers_of, raise_item_errors
 
 
@@ -36,23 +33,18 @@ def test_headers(error, headers):
     assert headers_of(error) == headers
 
 
-def reply(errors: dict[int, ForebayError]) -> Reply:
-    rows = [None if index in errors else np.ones(2, dtype=np.float32) for index in range(4)]
-    return Reply({Task.EMBED: rows}, np.ones(4, dtype=np.int32), np.zeros(4, dtype=bool), errors)
-
-
 def test_failed_items():
-    raise_item_errors(reply({}))
+    raise_item_errors({}, 4, "input")
     errors: dict[int, ForebayError] = {3: ItemFailed("c", index=3), 2: ItemFailed("out of memory", index=2)}
     with pytest.raises(ItemFailed, match=r"input\[2\]: out of memory \(2 of 4 items failed") as caught:
-        raise_item_errors(reply(errors))
+        raise_item_errors(errors, 4, "input")
     assert (caught.value.index, caught.value.field, caught.value.code) == (2, "input[2]", "item_failed")
 
 
 def test_items_that_failed_otherwise_keep_their_status():
     with pytest.raises(DeadlineExceeded):
-        raise_item_errors(reply({1: DeadlineExceeded("late")}))
+        raise_item_errors({1: DeadlineExceeded("late")}, 4, "input")
     with pytest.raises(ForebayError, match=r"input\[1\]: too long") as caught:
-        raise_item_errors(reply({1: InputTooLong("too long")}))
+        raise_item_errors({1: InputTooLong("too long")}, 4, "input")
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
     assert caught.value.field == "input[1]"

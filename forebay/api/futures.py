@@ -59,9 +59,10 @@ class _Gathering:
         error = None if part.cancelled() else part.exception()
         failed = part.cancelled() or error is not None
         with self._lock:
-            is_over = self._num_left <= 0
+            was_over = self._num_left <= 0
             self._num_left = 0 if failed else self._num_left - 1
-        if is_over or self._num_left > 0:
+            is_end = self._num_left <= 0 and not was_over
+        if not is_end:
             return
         if error is not None:
             self.drop()

@@ -92,7 +92,7 @@ def _lay_out(ordered: list[Sequence], device: torch.device) -> tuple[FlatBatch, 
         input_ids=torch.from_numpy(ids).to(device),
         positions=torch.from_numpy(positions).to(device),
         cu_seqlens=torch.from_numpy(borders).to(device),
-        type_ids=None,
+        type_ids=_types(ordered, device),
         runs=tuple(runs),
     )
     return batch, Cursor(starts, lens, prompt_lens, offsets, ids, tuple(runs))
@@ -117,3 +117,14 @@ def _slots(seq: Sequence, start: int, end: int) -> NDArray[np.int64]:
         return np.zeros(end - start, np.int64)
     places = np.arange(start, end)
     return np.array(seq.table, np.int64)[places // BLOCK_SIZE] * BLOCK_SIZE + places % BLOCK_SIZE
+
+
+def _types(ordered: list[Sequence], device: torch.device) -> torch.Tensor | None:
+    """Token types [T]; None where no sequence has any."""
+    if all(seq.type_ids is None for seq in ordered):
+        return None
+    rows = [
+        np.zeros(seq.end - seq.start, np.int64) if seq.type_ids is None else seq.type_ids[seq.start : seq.end]
+        for seq in ordered
+    ]
+    return torch.from_numpy(np.concatenate(rows).astype(np.int64)).to(device)

@@ -47,6 +47,8 @@ class Job:
                 zip(tokens.ids, tokens.prompt_lens.tolist(), tokens.owners.tolist(), strict=True)
             )
         ]
+        for seq, type_ids in zip(self.sequences, tokens.type_ids or (), strict=False):
+            seq.set_types(type_ids)
         self._tasks = traits.params.outputs
         self._is_unit = traits.is_unit
         self._rows = [None] * len(truncated)
@@ -132,6 +134,11 @@ class Tokens(Protocol):
         """Items, [m]."""
         ...
 
+    @property
+    def type_ids(self) -> Seq[NDArray[np.int32]] | None:
+        """Token types of each; None where all are 0."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
@@ -148,7 +155,8 @@ class Sequence:
     ``place`` the sequence's own in the job.
 
     ``passes`` counts how often a shorter one was served before it; ``prompt_len`` is the number of its first tokens
-    that pooling leaves out. Sequences of one route with equal ``key`` are computed once.
+    that pooling leaves out. ``type_ids`` int32 [L], None where all are 0. Sequences of one route with equal ``key`` are
+    computed once.
 
     A step computes the tokens ``start`` to ``end``: all of them, where the model is not causal. Those before are in
     the blocks of ``table``, where it holds any; ``carried`` is what pooling took of earlier chunks, a value an output.
@@ -163,6 +171,7 @@ class Sequence:
     place: int = 0
     passes: int = 0
     key: tuple[bytes, int] = field(init=False)
+    type_ids: NDArray[np.int32] | None = field(init=False, default=None)
     start: int = 0
     end: int = field(init=False)
     num_read: int = 0  # tokens at its start that were found computed
@@ -196,3 +205,8 @@ class Sequence:
     def restart(self) -> None:
         """Forget all progress."""
         self.table, self.num_read, self.start, self.end, self.carried = [], 0, 0, len(self.ids), None
+
+    def set_types(self, type_ids: NDArray[np.int32]) -> None:
+        """Give the tokens types, which make it another sequence; the negative number keeps the two kinds apart."""
+        self.type_ids = type_ids
+        self.key = (self.ids.tobytes() + type_ids.tobytes(), -1 - self.prompt_len)

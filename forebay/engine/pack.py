@@ -80,7 +80,15 @@ def _lay_out(ordered: list[Sequence], device: torch.device) -> tuple[FlatBatch, 
         input_ids=torch.from_numpy(ids).to(device),
         positions=torch.from_numpy(positions).to(device),
         cu_seqlens=torch.from_numpy(borders).to(device),
-        type_ids=None,
+        type_ids=_types(ordered, device),
         runs=tuple(runs),
     )
     return batch, Cursor(starts, lens, prompt_lens, np.zeros_like(lens), ids, tuple(runs))
+
+
+def _types(ordered: list[Sequence], device: torch.device) -> torch.Tensor | None:
+    """Token types [T]; None where no sequence has any."""
+    if all(seq.type_ids is None for seq in ordered):
+        return None
+    rows = [np.zeros(len(seq.ids), np.int64) if seq.type_ids is None else seq.type_ids for seq in ordered]
+    return torch.from_numpy(np.concatenate(rows).astype(np.int64)).to(device)

@@ -47,6 +47,8 @@ class Job:
                 zip(tokens.ids, tokens.prompt_lens.tolist(), tokens.owners.tolist(), strict=True)
             )
         ]
+        for seq, type_ids in zip(self.sequences, tokens.type_ids or (), strict=False):
+            seq.set_types(type_ids)
         self._tasks = traits.params.outputs
         self._is_unit = traits.is_unit
         self._rows = [None] * len(truncated)
@@ -132,6 +134,11 @@ class Tokens(Protocol):
         """Items, [m]."""
         ...
 
+    @property
+    def type_ids(self) -> Seq[NDArray[np.int32]] | None:
+        """Token types of each; None where all are 0."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
@@ -148,7 +155,8 @@ class Sequence:
     ``place`` the sequence's own in the job.
 
     ``passes`` counts how often a shorter one was served before it; ``prompt_len`` is the number of its first tokens
-    that pooling leaves out. Sequences of one route with equal ``key`` are computed once.
+    that pooling leaves out. ``type_ids`` int32 [L], None where all are 0. Sequences of one route with equal ``key`` are
+    computed once.
     """
 
     ids: NDArray[np.int32]
@@ -160,6 +168,12 @@ class Sequence:
     place: int = 0
     passes: int = 0
     key: tuple[bytes, int] = field(init=False)
+    type_ids: NDArray[np.int32] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.key = (self.ids.tobytes(), self.prompt_len)
+
+    def set_types(self, type_ids: NDArray[np.int32]) -> None:
+        """Give the tokens types, which make it another sequence; the negative number keeps the two kinds apart."""
+        self.type_ids = type_ids
+        self.key = (self.ids.tobytes() + type_ids.tobytes(), -1 - self.prompt_len)

@@ -1,4 +1,4 @@
-"""The embeddings of encoders: rows of the word, position and type tables, added up and normalised."""
+"""Tables of vectors, and the embeddings of encoders: rows of three tables, added up and normalised."""
 
 from torch import nn
 
@@ -6,20 +6,30 @@ from forebay.layers.norm import LayerNorm
 from forebay.layers.program import IDS, POSITIONS, TYPES, Inputs, Recorder, State
 
 
+class Table(nn.Embedding):
+    """A table of vectors that is left as it is until the weights come.
+
+    Drawing random numbers for a tensor on the meta device would import torch's compiler, which takes a second.
+    """
+
+    def reset_parameters(self) -> None:
+        """Do nothing."""
+
+
 class Embeddings(nn.Module):
     """LayerNorm(words[id] + positions[position] + types[type]); ``num_types`` 0: there is no table of types."""
 
     def __init__(self, vocab_size: int, num_positions: int, num_types: int, width: int, norm_eps: float) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocab_size, width)
-        self.positions = nn.Embedding(num_positions, width)
-        self.types = nn.Embedding(num_types, width) if num_types else None
+        self.words = Table(vocab_size, width)
+        self.positions = Table(num_positions, width)
+        self.types = Table(num_types, width) if num_types else None
         self.norm = LayerNorm(width, eps=norm_eps)
 
     def forward(self, inputs: Inputs | Recorder) -> State:
         """Return the states [T, width] that enter the first layer."""
         if isinstance(inputs, Recorder):
-            tables = [(self.words, IDS), (self.positions, POSITIONS)]
+            tables: list[tuple[nn.Embedding, int]] = [(self.words, IDS), (self.positions, POSITIONS)]
             return self.norm(inputs.embed(tables if self.types is None else [*tables, (self.types, TYPES)]))  # type: ignore[no-any-return]
         batch = inputs.batch
         x = self.words(batch.input_ids) + self.positions(inputs.positions)

@@ -69,7 +69,8 @@ def _check(name: str, tensor: Tensor) -> None:
             f"the tensor '{name}' is stored as {str(tensor.dtype).removeprefix('torch.')}; expected floating point "
             "(quantized checkpoints are not supported: use the original one)"
         )
-    if not bool(torch.isfinite(tensor).all()):
+    # NaN and infinity survive in a sum, which is a quarter of the work of looking at each number.
+    if not bool(tensor.sum(dtype=torch.float32).isfinite()) and not bool(torch.isfinite(tensor).all()):
         raise WeightsMismatch(f"the tensor '{name}' holds NaN or infinite numbers; the checkpoint is damaged")
 
 

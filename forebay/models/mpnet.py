@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
-from forebay.layers.embedding import Embeddings
+from forebay.layers.embedding import Embeddings, Table
 from forebay.layers.program import Inputs, Recorder, State
 from forebay.models.base import Encoder, LayerHook, LayerSizes, Naming, PostNormLayer, read, run_layers
 from forebay.models.roberta import ROBERTA_HEADS, offset_positions
@@ -69,7 +69,7 @@ class MPNet(Encoder):
         eps = read(config, "layer_norm_eps", float, 1e-12)
         num_heads = read(config, "num_attention_heads")
         self.embeddings = Embeddings(self.vocab_size, read(config, "max_position_embeddings"), 0, self.hidden_size, eps)
-        self.relative_bias = nn.Embedding(read(config, "relative_attention_num_buckets", default=32), num_heads)
+        self.relative_bias = Table(read(config, "relative_attention_num_buckets", default=32), num_heads)
         sizes = LayerSizes(
             self.hidden_size, num_heads, read(config, "intermediate_size"), eps, read(config, "hidden_act", str, "gelu")
         )

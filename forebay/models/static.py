@@ -1,8 +1,9 @@
 """Static embeddings: one trained vector a token, no context (sentence-transformers' StaticEmbedding, model2vec)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from forebay.layers.embedding import Table
 from forebay.layers.program import Inputs, NoNativeForm, Recorder, State
 from forebay.models.base import Encoder, LayerHook, Naming
 
@@ -18,7 +19,7 @@ class StaticEmbedding(Encoder):
         self.num_layers = 0
         self.vocab_size = vocab_size
         self.max_len = None
-        self.embedding = nn.Embedding(vocab_size, hidden_size)
+        self.embedding = Table(vocab_size, hidden_size)
 
     def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
         """The tokens' vectors [T, H]."""

@@ -144,3 +144,16 @@ def test_many_names_are_counted() -> None:
     message = failure({**tensors(), **{f"unheard.{place}": torch.zeros(1) for place in range(20)}})
     assert "unheard.0" in message
     assert "15 more" in message
+
+
+def test_large_weights_are_finite_though_their_sum_is_not():
+    weights = tensors()
+    weights[QUERY] = torch.full_like(weights[QUERY], 3e38)
+    load(weights)
+
+
+def test_infinities_that_cancel_out_are_seen():
+    weights = tensors()
+    weights[QUERY][0, 0], weights[QUERY][0, 1] = float("inf"), float("-inf")
+    with pytest.raises(WeightsMismatch, match="NaN or infinite"):
+        load(weights)

@@ -33,36 +33,39 @@ def when_all(
     """Call ``then`` once all parts have their results; with an error of one the others are cancelled and ``end`` is
     called with it. When the caller cancels ``whole``, all parts are cancelled and nothing is called.
     """
-    lock = threading.Lock()
-    num_left = len(parts)
-    is_over = False
-
-    def drop(_: object) -> None:
-        for part in parts:
-            part.cancel()
-
-    def see_whole(done: "Future[Any]") -> None:
-        if done.cancelled():
-            drop(done)
-
-    def see_part(part: "Future[Any]") -> None:
-        nonlocal num_left, is_over
-        error = None if part.cancelled() else part.exception()
-        with lock:
-            if is_over:
-                return
-            num_left -= 1
-            is_over = num_left == 0 or error is not None or part.cancelled()
-            if not is_over:
-                return
-        if error is not None:
-            drop(part)
-            end(error)
-        elif not part.cancelled() and not whole.cancelled():
-            then()
-
-    whole.add_done_callback(see_whole)
+    gathering = _Gathering(parts, lambda: None if whole.cancelled() else then(), end)
+    whole.add_done_callback(lambda done: gathering.drop() if done.cancelled() else None)
     if not parts:
         then()
     for part in parts:
-        part.add_done_callback(see_part)
+        part.add_done_callback(gathering.see)
+
+
+class _Gathering:
+    """Counts finished parts; the last one, or the first that did not succeed, ends it."""
+
+    def __init__(
+        self, parts: "Sequence[Future[Any]]", then: Callable[[], None], end: Callable[[BaseException], None]
+    ) -> None:
+        self._parts, self._then, self._end = parts, then, end
+        self._lock = threading.Lock()
+        self._num_left = len(parts)
+
+    def drop(self) -> None:
+        for part in self._parts:
+            part.cancel()
+
+    def see(self, part: "Future[Any]") -> None:
+        error = None if part.cancelled() else part.exception()
+        failed = part.cancelled() or error is not None
+        with self._lock:
+            was_over = self._num_left <= 0
+            self._num_left = 0 if failed else self._num_left - 1
+            is_end = self._num_left <= 0 and not was_over
+        if not is_end:
+            return
+        if error is not None:
+            self.drop()
+            self._end(error)
+        elif not failed:
+            self._then()

@@ -5,7 +5,7 @@ engine can: only vectors that are there are compared here.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -38,6 +38,18 @@ def start_score(submit: Submit, info: ModelInfo, request: ScoreRequest) -> "Futu
     except Exception as error:
         fail(whole, error)
     return whole
+
+
+def chunks_of(request: ScoreRequest, size: int) -> Iterator[ScoreRequest]:
+    """Cut a comparison into ones of at most ``size`` documents. A wrong shape stays whole, and is refused as it is."""
+    num = len(request.documents)
+    if num <= size or len(request.queries) not in (1, num):
+        yield request
+        return
+    for start in range(0, num, size):
+        part = slice(start, start + size)
+        queries = request.queries if len(request.queries) == 1 else request.queries[part]
+        yield replace(request, queries=queries, documents=request.documents[part])
 
 
 def why_not(abilities: Abilities) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.core.errors import InvalidRequest
 from forebay.core.request import SparseVector
 from forebay.core.tasks import Task
 
@@ -172,6 +173,14 @@ class ScoreOutput:
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Floats:
         return np.array(self.scores, dtype=dtype, copy=copy)
+
+
+def rank(scores: Floats, top_n: int | None = None) -> list[int]:
+    """Return the places of the ``top_n`` best scores (None or 0: of all), best first; equal ones in their order."""
+    if top_n is not None and top_n < 0:
+        raise InvalidRequest(f"top_n is {top_n}; expected 1 or more, or 0 for all documents", field="top_n")
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return order[: top_n or None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,9 @@ class Reply:
     errors: Mapping[int, ForebayError] = field(default_factory=dict)
     timings: Timings = field(default_factory=Timings)
 
+    def __len__(self) -> int:
+        return len(self.num_tokens)
+
     @property
     def rows(self) -> Sequence[Any]:
         """The first output's rows: all there are where a request asks for one output."""
@@ -126,3 +129,6 @@ class ScoreReply:
     num_tokens: int
     errors: Mapping[int, ForebayError] = field(default_factory=dict)
     timings: Timings = field(default_factory=Timings)
+
+    def __len__(self) -> int:
+        return len(self.scores)

@@ -85,7 +85,7 @@ def _attend_kept(query: Tensor, slots: Tensor, batch: FlatBatch, spec: Attention
     for at in range(0, len(slots), step):
         own = slice(at, min(at + step, len(slots)))
         key, value = (
-            x.unflatten(2, (spec.num_kv_heads, spec.head_dim)).transpose(1, 2)
+            x.view(*x.shape[:2], spec.num_kv_heads, spec.head_dim).transpose(1, 2)
             for x in batch.kv.load(spec.layer, slots[own])
         )
         _attend(query[own], key, value, spec, out[own])

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-
 class CausalModel(Protocol):
     """What must be known of a model to hold its keys and values."""
 

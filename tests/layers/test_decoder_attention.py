@@ -104,9 +104,7 @@ def held(lens: list[int], spec: AttentionSpec, chance: random.Random) -> tuple[l
     for seq in sequences:
         table = [numbers.pop() for _ in range(-(-len(seq.ids) // BLOCK_SIZE))]
         seq.begin(table, 0, len(seq.ids))
-    pool = KVPool.reserve(
-        Shape(2, spec.num_kv_heads, spec.head_dim), 200, torch.float32, CPU, block_size=BLOCK_SIZE
-    )
+    pool = KVPool.reserve(Shape(2, spec.num_kv_heads, spec.head_dim), 200, torch.float32, CPU, block_size=BLOCK_SIZE)
     pool.keys.fill_(float("nan"))
     pool.values.fill_(float("nan"))
     return sequences, pool
@@ -155,5 +153,3 @@ def test_rows_that_fill_up_a_batch_disturb_nobody() -> None:
     seq.begin([2, 1, 3], 8, 9)
     last = decoder_attention(*(x[8:] for x in qkv), pack([seq], CPU, pool).batch, spec)
     torch.testing.assert_close(last, expected[8:], rtol=0, atol=TOLERANCE)
-
-

@@ -50,6 +50,8 @@ class AsyncEngine:
         self._processor = processor
         self._info = model.info if processor is None else _with_plugin(model.info)
         self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        if self._engine.reserved is not None:
+            self._info = replace(self._info, decisions=(*self._info.decisions, self._engine.reserved))
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
         self._is_closed = False
         self._pid = os.getpid()
@@ -198,7 +200,7 @@ class AsyncEngine:
         )
         wish = request.pooling.use_activation
         is_unit = (abilities.is_normalized if wish is None else wish) and request.pooling.truncate_dim is None
-        traits = SequenceTraits(request.pooling, route, is_unit)
+        traits = SequenceTraits(request.pooling, route, is_unit, request.cache_salt or "")
         job.fill(encoded, encoded.truncated, traits)
         return job
 

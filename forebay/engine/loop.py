@@ -12,12 +12,12 @@ from concurrent.futures import Future
 from forebay.core.config import EngineLimits
 from forebay.core.errors import Cancelled, DeadlineExceeded, EngineError, ItemFailed, NotReady, Overloaded
 from forebay.core.events import Event, Observer, RequestDone, RequestDropped, StepDone
+from forebay.core.info import Decision
 from forebay.core.request import Reply
 from forebay.engine.prefill import Prefill
 from forebay.engine.runner import Ran, Runner
 from forebay.engine.scheduler import Scheduler, Step
 from forebay.engine.sequence import Job, Sequence
-from forebay.layers.kv import BLOCK_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Engine:
         self._runner = runner
         self._limits = limits
         self._observer = observer
-        self._prefill = _make_prefill(runner, limits)
+        self._prefill, self._reserved = _reserve(runner, limits)
         self._scheduler = Scheduler(limits, self._prefill)
         self._wakeup = threading.Condition()
         self._is_closing = False
@@ -37,6 +37,11 @@ class Engine:
         self._is_busy = False
         self._thread = threading.Thread(target=self._loop, name="forebay-engine", daemon=True)
         self._thread.start()
+
+    @property
+    def reserved(self) -> Decision | None:
+        """What is reserved for keys and values; None where the model keeps none."""
+        return self._reserved
 
     def submit(self, job: Job) -> None:
         """Queue a filled job. Raises Overloaded when too many tokens wait, NotReady once closed."""
@@ -118,7 +123,7 @@ class Engine:
             log.exception("a step of %d sequences failed; retrying them one by one", len(step.sequences))
             self._run_alone(step.sequences, error)
             return
-        num_read = sum(seq.num_read for seq in step.sequences if seq.table and seq.carried is None)
+        num_read = sum(seq.num_read for seq in step.sequences if seq.table and seq.start == seq.num_read)
         pool = None if self._prefill is None else self._prefill.pool
         num_held = 0 if pool is None else pool.num_held
         self._take(ran)
@@ -233,11 +238,15 @@ def _stopped() -> NotReady:
     return NotReady("the engine stopped before this request was computed; send it again elsewhere")
 
 
-def _make_prefill(runner: Runner, limits: EngineLimits) -> Prefill | None:
-    """Reserve what a causal model keeps; None for all others, which keep nothing."""
-    if not runner.is_causal:
-        return None
+def _reserve(runner: Runner, limits: EngineLimits) -> tuple[Prefill | None, Decision | None]:
+    """Reserve what a causal model keeps and tell how much that is; nothing for all others, which keep nothing."""
+    if not runner.is_causal or not (limits.enable_chunked_prefill or limits.enable_prefix_caching):
+        return None, None
     prefill = Prefill(limits, runner.count_spare)
-    num_bytes = runner.reserve(prefill.pool.size + 1)
-    log.info("keys and values of %d tokens: %.1f MiB", prefill.pool.size * BLOCK_SIZE, num_bytes / (1 << 20))
-    return prefill
+    num_blocks, block_size = prefill.pool.size, prefill.pool.block_size
+    num_bytes = runner.reserve(num_blocks + 1, block_size)
+    size = f"{num_blocks * block_size} tokens in blocks of {block_size}, {num_bytes / (1 << 20):.1f} MiB"
+    source = "2 max_step_tokens" + (" + prefix_cache_tokens" if limits.enable_prefix_caching else "")
+    decision = Decision("keys and values", size, source)
+    log.info("%s: %s (%s)", decision.name, decision.value, decision.source)
+    return prefill, decision

@@ -30,6 +30,7 @@ class Job:
         self.submitted_at = time.monotonic()
         self.started_at: float | None = None
         self.sequences: list[Sequence] = []
+        self.salt = ""
         self._tasks: tuple[Task, ...] = ()
         self._rows: list[tuple[Row, ...] | None] = []
         self._errors: dict[int, ForebayError] = {}
@@ -49,6 +50,7 @@ class Job:
         ]
         for seq, type_ids in zip(self.sequences, tokens.type_ids or (), strict=False):
             seq.set_types(type_ids)
+        self.salt = traits.salt
         self._tasks = traits.params.outputs
         self._is_unit = traits.is_unit
         self._rows = [None] * len(truncated)
@@ -142,11 +144,15 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
-    """What all sequences of a request share; ``is_unit`` tells that its vectors are of unit length."""
+    """What all sequences of a request share; ``is_unit`` tells that its vectors are of unit length.
+
+    Prefixes are found by sequences with the same ``salt`` alone.
+    """
 
     params: PoolingParams
     route: str
     is_unit: bool = False
+    salt: str = ""
 
 
 @dataclass(slots=True, eq=False)

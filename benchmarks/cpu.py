@@ -86,9 +86,12 @@ def make_environment(name: str, envs: Path) -> Path:
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", str(envs / name)], check=True)
         pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", "install"]
-        if name != "fastembed":
-            subprocess.run([*pip, "torch==2.13.0"], check=True)
-        subprocess.run([*pip, *PACKAGES[name]], check=True)
+        torch = () if name == "fastembed" else ("torch==2.13.0",)
+        for packages in (torch, (*PACKAGES[name], *torch)):  # torch alone first: it decides what the others may bring
+            if packages:
+                subprocess.run([*pip, *packages], check=True)
+        if name == "openvino":  # its torchvision is built for another torch and breaks the import of transformers
+            subprocess.run([str(python), "-m", "pip", "-q", "uninstall", "-y", "torchvision"], check=True)
         stamp.write_text(wanted)
     return python
 

@@ -31,19 +31,10 @@ made = next(Path(sys.argv[2]).rglob("*.onnx"))
 quantize_dynamic(made, folder / "onnx/model_int8.onnx", weight_type=QuantType.QInt8, per_channel=True)
 """,
     "openvino": """
-import shutil, sys
-from pathlib import Path
+import sys
 from sentence_transformers import SentenceTransformer
-folder = Path(sys.argv[1])
-model = SentenceTransformer(str(folder), device="cpu", backend="openvino", model_kwargs={"export": True})
+model = SentenceTransformer(sys.argv[1], device="cpu", backend="openvino", model_kwargs={"export": True})
 model.save_pretrained(sys.argv[2])
-made = next(Path(sys.argv[2]).rglob("*.xml"))
-(folder / "openvino").mkdir(exist_ok=True)
-for suffix in (".xml", ".bin"):
-    shutil.copy(made.with_suffix(suffix), folder / f"openvino/{made.stem}{suffix}")
-if made.stem != "model":
-    for suffix in (".xml", ".bin"):
-        (folder / f"openvino/{made.stem}{suffix}").rename(folder / f"openvino/model{suffix}")
 """,
 }
 """What is run in an environment to add its format to a checkpoint's folder."""
@@ -70,8 +61,8 @@ def prepare_model(name: str, pythons: Mapping[str, Path], envs: Path) -> Prepare
         if name == "bert-base":
             _make_random(folder)
     for environment, script in EXPORT.items():
-        if environment in pythons and not (folder / environment).exists():
-            target = envs / "models" / f"{name}-{environment}"
+        target = envs / "models" / f"{name}-{environment}"
+        if environment in pythons and not target.exists():
             subprocess.run([str(pythons[environment]), "-c", script, str(folder), str(target)], check=True)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()

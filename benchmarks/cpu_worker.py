@@ -28,6 +28,7 @@ def sentence_transformers(folder, backend, file, dtype):
 
     kwargs = {"dtype": getattr(torch, dtype)} if backend == "torch" else {"file_name": file}
     if backend == "openvino":
+        folder = f"{folder}-openvino"
         kwargs["ov_config"] = {"INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[dtype]}
     model = SentenceTransformer(folder, device="cpu", backend=backend, model_kwargs=kwargs)
     model.max_seq_length = LENGTH
@@ -67,8 +68,12 @@ LOADERS = {
     "torch bfloat16": lambda folder: sentence_transformers(folder, "torch", "", "bfloat16"),
     "onnx float32": lambda folder: sentence_transformers(folder, "onnx", "onnx/model.onnx", "float32"),
     "onnx int8": lambda folder: sentence_transformers(folder, "onnx", "onnx/model_int8.onnx", "float32"),
-    "openvino float32": lambda folder: sentence_transformers(folder, "openvino", "openvino/model.xml", "float32"),
-    "openvino bfloat16": lambda folder: sentence_transformers(folder, "openvino", "openvino/model.xml", "bfloat16"),
+    "openvino float32": lambda folder: sentence_transformers(
+        folder, "openvino", "openvino/openvino_model.xml", "float32"
+    ),
+    "openvino bfloat16": lambda folder: sentence_transformers(
+        folder, "openvino", "openvino/openvino_model.xml", "bfloat16"
+    ),
     "fastembed float32": lambda folder: fastembed(folder, "onnx/model.onnx"),
 }
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from forebay.api.plugin import IOProcessor, find_processor, parse_checked
+from forebay.api.score import start_score
 from forebay.core.config import EngineLimits, ModelOptions
 from forebay.core.errors import InvalidRequest, NotReady
 from forebay.core.events import Observer, ignore
@@ -25,6 +26,7 @@ from forebay.engine.runner import Runner
 from forebay.engine.sequence import Job, SequenceTraits
 from forebay.loading.assemble import LoadedModel, load_model
 from forebay.text.spans import Spans
+from forebay.text.tokenizer import Encoded, TextTokenizer
 
 # Requests with at most so many characters or ids are tokenized at once on the caller's thread: a hand-over to
 # another thread costs more than that.
@@ -48,6 +50,8 @@ class AsyncEngine:
         self._processor = processor
         self._info = model.info if processor is None else _with_plugin(model.info)
         self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        if self._engine.reserved is not None:
+            self._info = replace(self._info, decisions=(*self._info.decisions, self._engine.reserved))
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
         self._is_closed = False
         self._pid = os.getpid()
@@ -132,8 +136,8 @@ class AsyncEngine:
         return await asyncio.wrap_future(self.submit(request))
 
     def submit_score(self, request: ScoreRequest) -> "Future[ScoreReply]":
-        """Start a comparison of texts and return at once, as ``submit`` does."""
-        raise NotImplementedError
+        """Start a comparison of texts and return at once; ``cancel()`` of the future drops all its work."""
+        return start_score(self.submit, self._info, request)
 
     async def run_score(self, request: ScoreRequest) -> ScoreReply:
         """Answer a comparison; cancelling the awaiting task drops the work."""
@@ -187,8 +191,7 @@ class AsyncEngine:
         route = self._choose_route(request.text.input_type)
         start = time.perf_counter()
         prompt = self._model.prompts.choose(request.text)
-        splits = request.pooling.outputs == (Task.EMBED,)  # other outputs of a text's windows can't be joined
-        encoded = self._model.texts[route].encode(request.items, request.text, prompt, splits=splits)
+        encoded = self._encode(request, self._model.texts[route], prompt)
         job = Job(
             future,
             lane=request.lane,
@@ -197,9 +200,15 @@ class AsyncEngine:
         )
         wish = request.pooling.use_activation
         is_unit = (abilities.is_normalized if wish is None else wish) and request.pooling.truncate_dim is None
-        traits = SequenceTraits(request.pooling, route, is_unit)
+        traits = SequenceTraits(request.pooling, route, is_unit, request.cache_salt or "")
         job.fill(encoded, encoded.truncated, traits)
         return job
+
+    def _encode(self, request: Request, tokenizer: TextTokenizer, prompt: str) -> Encoded:
+        if request.seconds is not None:
+            return tokenizer.encode_pairs(request.items, request.seconds, request.text, prompt)
+        splits = request.pooling.outputs == (Task.EMBED,)  # other outputs of a text's windows can't be joined
+        return tokenizer.encode(request.items, request.text, prompt, splits=splits)
 
     def _choose_route(self, input_type: str | None) -> str:
         routes = self._model.route_of_input_type
@@ -230,7 +239,7 @@ def _ignore_stage(stage: str) -> None:
 
 def _is_small(request: Request) -> bool:
     size = 0
-    for item in request.items:
+    for item in (*request.items, *(request.seconds or ())):
         size += len(item) if _is_item(item) else 0
         if size > _INLINE_SIZE:
             return False
@@ -245,6 +254,15 @@ def _check_items(request: Request) -> None:
                 f"input[{index}] is of type {type(item).__name__}; expected a text or a list of token ids",
                 index=index,
             )
+    if request.seconds is None:
+        return
+    if request.pooling.outputs != (Task.CLASSIFY,):
+        raise InvalidRequest("pairs of texts are read by classifiers only: ask for the task 'classify'", field="task")
+    if len(request.seconds) != len(request.items):
+        raise InvalidRequest(
+            f"{len(request.items)} first texts can't be paired with {len(request.seconds)} second ones; send as many "
+            "of both"
+        )
 
 
 def _is_item(item: Item) -> bool:

@@ -3,39 +3,40 @@
 It enters the walk at tokenization and leaves it at the reply: the same functions, and the same numbers, as the server.
 """
 
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+import numpy as np
+
 from forebay.api.async_engine import AsyncEngine
-from forebay.api.outputs import OutputMaker, TextOptions, Texts, as_items, with_progress
+from forebay.api.outputs import OutputMaker, ScoreOptions, TextOptions, Texts, as_items, as_side, with_progress
 from forebay.api.plugin import IOProcessor
+from forebay.api.score import chunks_of
+from forebay.api.stream import answer_in_order
 from forebay.core.config import Convert, DType, EngineLimits, ModelOptions, PoolerConfig, Runner
-from forebay.core.errors import ForebayError, InvalidRequest, Overloaded
+from forebay.core.errors import ForebayError, InvalidRequest
 from forebay.core.info import ModelInfo
 from forebay.core.outputs import (
     ClassificationOutput,
     EmbeddingOutput,
     EncodeOutput,
+    Ranked,
+    RerankOutput,
+    ScoreOutput,
     SparseOutput,
     TokenClassificationOutput,
     TokenEmbeddingOutput,
+    rank,
 )
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import Item, Lane, Reply, Request
+from forebay.core.request import Item, Lane, Reply, Request, Scorable, ScoreReply, ScoreRequest
 from forebay.core.tasks import Task, parse_outputs
 from forebay.text.entities import check_aggregation
 
-# Chunks of a long job that are under way at once: while one is computed the next is tokenized.
-_CHUNKS_IN_FLIGHT = 3
 _CHUNK_ITEMS = 1024
-
-_UnderWay = deque[tuple[Request, Future[Reply]]]
 
 
 class PoolingModel:
@@ -171,6 +172,73 @@ class PoolingModel:
         params = replace(pooling or PoolingParams(), outputs=parse_outputs(names))
         return self._make(texts, params, options)
 
+    def score(
+        self,
+        queries: Scorable | Sequence[Scorable],
+        documents: Scorable | Sequence[Scorable],
+        *,
+        use_activation: bool | None = None,
+        **options: Unpack[ScoreOptions],
+    ) -> ScoreOutput:
+        """Tell how well texts match: ``scores`` float32 [n], higher is better, in the documents' order.
+
+        One query with one document or many, or as many queries as documents, pair by pair. The model decides the way:
+        a cross-encoder reads both together, embeddings are compared by the checkpoint's similarity, token vectors by
+        MaxSim. Late-interaction models also take token vectors, float32 [tokens, dim]. ``use_activation`` False gives
+        a cross-encoder's logits. Raises InvalidRequest where the model can't score, and tells what it can.
+        """
+        return self._score(as_side(queries, "queries"), as_side(documents, "documents"), use_activation, options)
+
+    def rerank(
+        self,
+        query: Scorable,
+        documents: Sequence[Scorable],
+        *,
+        top_n: int | None = None,
+        return_documents: bool = False,
+        use_activation: bool | None = None,
+        **options: Unpack[ScoreOptions],
+    ) -> RerankOutput:
+        """Order documents by how well they match a query, best first; equal scores keep their order.
+
+        ``top_n`` None or 0 lists all of them. ``return_documents`` puts each document beside its score. The rest is
+        as in ``score``.
+        """
+        given = as_side(documents, "documents")
+        output = self._score(as_side(query, "query"), given, use_activation, options)
+        results = [
+            Ranked(index, output[index], given[index] if return_documents else None)
+            for index in rank(output.scores, top_n)
+        ]
+        return RerankOutput(results, output.num_tokens, output.truncated)
+
+    def _score(
+        self,
+        queries: Sequence[Scorable],
+        documents: Sequence[Scorable],
+        use_activation: bool | None,
+        options: ScoreOptions,
+    ) -> ScoreOutput:
+        show_progress = options.pop("show_progress", None)
+        text = TextParams(**options)  # type: ignore[misc]  # what is left are fields of TextParams
+        whole = ScoreRequest(queries, documents, use_activation, text, lane=Lane.BULK)
+        if len(documents) <= 1:
+            whole = replace(whole, lane=Lane.INTERACTIVE)
+        replies: list[ScoreReply] = []
+        num_done = 0
+        stream = answer_in_order(chunks_of(whole, _CHUNK_ITEMS), self.engine.submit_score)
+        try:
+            for reply in with_progress(stream, len(documents), show_progress):
+                if reply.errors:
+                    raise reply.errors[min(reply.errors)]
+                num_done += len(reply)
+                replies.append(reply)
+        except ForebayError as error:
+            raise error.move(num_done) from None
+        scores = np.concatenate([reply.scores for reply in replies])
+        truncated = np.concatenate([reply.truncated for reply in replies])
+        return ScoreOutput(scores, sum(reply.num_tokens for reply in replies), truncated)
+
     def plugin(self, data: Any) -> Any:
         """Hand data to the model's IO processor and return its answer (the task ``plugin``)."""
         return self.engine.plugin(data)
@@ -205,38 +273,17 @@ class PoolingModel:
         if chunk_items < 1:
             raise InvalidRequest(f"chunk_items is {chunk_items}; expected 1 or more", field="chunk_items")
         source = iter(items)
-        under_way: _UnderWay = deque()
+        requests = (
+            Request(chunk, pooling, text, lane=Lane.BULK)
+            for chunk in iter(lambda: list(islice(source, chunk_items)), [])
+        )
         num_done = 0
         try:
-            while True:
-                while len(under_way) < _CHUNKS_IN_FLIGHT and (chunk := list(islice(source, chunk_items))):
-                    request = Request(chunk, pooling, text, lane=Lane.BULK)
-                    under_way.append((request, self.engine.submit(request)))
-                if not under_way:
-                    return
-                reply = self._wait_for_first(under_way)
-                request, _ = under_way.popleft()
-                num_done += len(request.items)
+            for reply in answer_in_order(requests, self.engine.submit):
+                num_done += len(reply)
                 yield reply
         except ForebayError as error:
             raise error.move(num_done) from None
-        finally:
-            for _, future in under_way:
-                future.cancel()
-
-    def _wait_for_first(self, under_way: "_UnderWay") -> Reply:
-        """Return the first chunk's reply; one that found the queue full, of our own chunks maybe, is sent again."""
-        while True:
-            request, future = under_way[0]
-            try:
-                return future.result()
-            except Overloaded as error:
-                others = [other for _, other in under_way if not other.done()]
-                if others:
-                    wait(others, timeout=error.retry_after, return_when=FIRST_COMPLETED)
-                else:
-                    time.sleep(error.retry_after)
-                under_way[0] = (request, self.engine.submit(request))
 
     def close(self) -> None:
         """Stop the engine's threads; later calls raise NotReady."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from forebay.core.outputs import (
     TokenEmbeddingOutput,
 )
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import Item, Reply
+from forebay.core.request import Item, Reply, Scorable
 from forebay.core.tasks import Task
 from forebay.text.entities import find_entities
 from forebay.text.spans import Spans, window_spans
@@ -41,6 +41,33 @@ class TextOptions(TypedDict, total=False):
     max_tokens: int | None
     add_special_tokens: bool
     show_progress: bool | None
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Keyword options of comparisons: the fields of TextParams that make sense for pairs, and the progress bar."""
+
+    prompt: str | None
+    prompt_name: str | None
+    instruction: str | None
+    truncate: bool
+    truncation_side: Literal["left", "right"] | None
+    max_tokens: int | None
+    max_tokens_per_query: int | None
+    max_tokens_per_doc: int | None
+    show_progress: bool | None
+
+
+def as_side(given: Any, name: str) -> Sequence[Scorable]:
+    """Tell one text or one matrix and many of either apart."""
+    if isinstance(given, str) or (isinstance(given, np.ndarray) and given.ndim == 2):
+        return [given]
+    if isinstance(given, Sequence | np.ndarray) and not isinstance(given, bytes | bytearray):
+        return list(given)
+    raise InvalidRequest(
+        f"{name} is of type {type(given).__name__}; expected a text or a list of texts (late-interaction models also "
+        "take token vectors as float32 arrays)",
+        field=name,
+    )
 
 
 def as_items(texts: Any) -> Sequence[Item]:
@@ -77,7 +104,7 @@ class OutputMaker:
         for reply in replies:
             if reply.errors:
                 raise reply.errors[min(reply.errors)].move(num_before)
-            num_before += len(reply.num_tokens)
+            num_before += len(reply)
         num_tokens = np.concatenate([np.zeros(0, np.int32), *(reply.num_tokens for reply in replies)])
         truncated = np.concatenate([np.zeros(0, np.bool_), *(reply.truncated for reply in replies)])
         outputs = {}
@@ -141,7 +168,14 @@ def _stack(rows: Sequence[NDArray[np.float32]], size: int) -> NDArray[np.float32
     return np.stack(rows) if len(rows) else np.zeros((0, size), np.float32)
 
 
-def with_progress(replies: Iterator[Reply], total: int, show: bool | None) -> Iterator[Reply]:
+class _Counted(Protocol):
+    def __len__(self) -> int: ...
+
+
+R = TypeVar("R", bound=_Counted)
+
+
+def with_progress(replies: Iterator[R], total: int, show: bool | None) -> Iterator[R]:
     """Pass replies on, and count their items on a bar where that is wanted."""
     if show is False or (show is None and (total < _PROGRESS_ITEMS or not sys.stderr.isatty())):
         yield from replies
@@ -154,4 +188,4 @@ def with_progress(replies: Iterator[Reply], total: int, show: bool | None) -> It
         task = progress.add_task("texts", total=total)
         for reply in replies:
             yield reply
-            progress.advance(task, len(reply.num_tokens))
+            progress.advance(task, len(reply))

@@ -5,11 +5,12 @@ All have ``num_tokens`` (int32 [n], what was computed) and ``truncated`` (bool [
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.core.errors import InvalidRequest
 from forebay.core.request import SparseVector
 from forebay.core.tasks import Task
 
@@ -148,6 +149,66 @@ class SparseOutput(_Output, _Rows[SparseVector]):
         for row, vector in zip(dense, self.vectors, strict=True):
             row[vector.ids] = vector.weights
         return dense
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreOutput:
+    """How well each document matches its query: ``scores`` float32 [n], higher is better, in the documents' order.
+
+    ``num_tokens`` counts all tokens that were computed; ``truncated`` (bool [n]) tells where a text had more.
+    """
+
+    scores: Floats
+    num_tokens: int
+    truncated: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.scores[index])
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.scores.tolist())
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Floats:
+        return np.array(self.scores, dtype=dtype, copy=copy)
+
+
+def rank(scores: Floats, top_n: int | None = None) -> list[int]:
+    """Return the places of the ``top_n`` best scores (None or 0: of all), best first; equal ones in their order."""
+    if top_n is not None and top_n < 0:
+        raise InvalidRequest(f"top_n is {top_n}; expected 1 or more, or 0 for all documents", field="top_n")
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return order[: top_n or None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One document of a ranking: its place in the caller's list, its score, and itself where asked for."""
+
+    index: int
+    score: float
+    document: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RerankOutput(_Rows[Ranked]):
+    """Documents, best first; equal scores keep the caller's order.
+
+    ``num_tokens`` and ``truncated`` (bool [n], in the caller's order) are those of all documents, listed or not.
+    """
+
+    results: Sequence[Ranked]
+    num_tokens: int
+    truncated: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def _rows(self) -> Sequence[Ranked]:
+        return self.results
 
 
 AnyOutput = EmbeddingOutput | ClassificationOutput | TokenEmbeddingOutput | TokenClassificationOutput | SparseOutput

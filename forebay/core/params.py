@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Literal
 
 from forebay.core.errors import InvalidRequest
-from forebay.core.tasks import ALLOWED_PARAMS, SHOWN, Task
+from forebay.core.tasks import ALLOWED_PARAMS, SHOWN, ScoreType, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Abilities:
     does not ask for ``dimensions``. ``max_len`` counts tokens, special ones included. ``matryoshka`` lists the
     sizes that ``dimensions`` may take where the checkpoint names them; where it does not, any up to ``dimension``
     may be asked. ``labels`` are the names of a classifier's scores, in order. ``is_normalized``
-    tells that embeddings are of unit length unless a request asks otherwise.
+    tells that embeddings are of unit length unless a request asks otherwise. ``score_type`` is how two texts are
+    compared, None where the model can't; ``takes_instruction`` tells that its template has a place for one.
     """
 
     tasks: tuple[Task, ...]
@@ -32,6 +33,8 @@ class Abilities:
     routes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     is_normalized: bool = False
+    score_type: ScoreType | None = None
+    takes_instruction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,8 @@ class TextParams:
     ``prompt`` is text put before each item; ``prompt_name`` picks one of the checkpoint's prompts; ``input_type``
     (``query``, ``document``) picks the prompt and, in asymmetric models, the route that the checkpoint
     has for that side. None of them: the checkpoint's default prompt. ``max_tokens`` lowers the model's limit.
-    Of pairs, ``max_tokens_per_query`` and ``max_tokens_per_doc`` limit one side, and ``instruction`` fills that place
-    of a reranker's template.
+    ``max_tokens_per_query`` and ``max_tokens_per_doc`` limit one side of a comparison, special tokens not counted,
+    and ``instruction`` fills that place of a reranker's template.
     """
 
     prompt: str | None = None
@@ -58,7 +61,8 @@ class TextParams:
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field has a wrong type or does not fit the model."""
-        check_types(self, {"prompt": str, "prompt_name": str, "input_type": str, "max_tokens": int})
+        check_types(self, dict.fromkeys(("prompt", "prompt_name", "input_type", "instruction"), str))
+        check_types(self, dict.fromkeys(("max_tokens", *_SIDE_LIMITS), int))
         check_types(self, {"truncate": bool, "add_special_tokens": bool})
         if self.truncation_side not in (None, "left", "right"):
             raise InvalidRequest(
@@ -69,6 +73,16 @@ class TextParams:
             raise InvalidRequest(
                 f"max_tokens is {self.max_tokens}, but this model reads 1 to {abilities.max_len} tokens",
                 field="max_tokens",
+            )
+        for name in _SIDE_LIMITS:
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise InvalidRequest(f"{name} is {limit}; expected at least 1, or leave it out", field=name)
+        if self.instruction is not None and not abilities.takes_instruction:
+            raise InvalidRequest(
+                "'instruction' fills a place of a reranker's template, but this model has none; leave it out, or put "
+                "it before the query with 'prompt'",
+                field="instruction",
             )
 
     def _check_prompts(self, abilities: Abilities) -> None:
@@ -156,6 +170,7 @@ class PoolingParams:
             raise InvalidRequest(f"{name} is {size}, but this model was trained for {known} and {full}", field=name)
 
 
+_SIDE_LIMITS = ("max_tokens_per_query", "max_tokens_per_doc")
 _OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", "chunk_size", "max_active_dims")
 
 

@@ -13,7 +13,7 @@ from forebay.core.config import ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.params import Abilities, PoolingParams
-from forebay.core.tasks import DEFAULT_ORDER, Task, parse_task
+from forebay.core.tasks import DEFAULT_ORDER, SCORE_TYPE_OF_TASK, ScoreType, Task, parse_task
 from forebay.loading.modules import Loader
 from forebay.loading.plan import Log, Plan, RoutePlan, make_plan
 from forebay.loading.poolers import Built, build_pipeline
@@ -89,6 +89,7 @@ def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: Tokenize
         has_specials=is_transformer,
         skips_prompt=not route.include_prompt,
         unknown_id=files.unknown_id,
+        num_types=model.num_types if files.has_types else 1,
         split_len=_choose_split_len(loader, max_len, label),
     )
 
@@ -138,9 +139,11 @@ def _abilities(
         raise UnsupportedCheckpoint(
             f"config_sentence_transformers.json: truncate_dim is {spec.truncate_dim}, but the vectors have {dim}"
         )
+    default_task = _choose_default(tasks, overrides.task, loader.log)
+    labels = next(iter(built.values())).labels
     abilities = Abilities(
         tasks=tasks,
-        default_task=_choose_default(tasks, overrides.task, loader.log),
+        default_task=default_task,
         dimension=dim,
         default_dimension=overrides.dimensions or spec.truncate_dim or dim,
         max_len=max(text.max_len for text in texts.values()),
@@ -148,8 +151,9 @@ def _abilities(
         matryoshka=spec.matryoshka,
         prompts=spec.prompts,
         routes=tuple(spec.routes.by_input_type),
-        labels=next(iter(built.values())).labels,
+        labels=labels,
         is_normalized=all(route.is_normalized for route in built.values()),
+        score_type=_choose_score_type(default_task, len(labels), loader.log),
     )
     if overrides.dimensions is not None:
         PoolingParams(dimensions=overrides.dimensions).check(abilities)
@@ -167,6 +171,15 @@ def _choose_default(tasks: tuple[Task, ...], wish: str | None, log: Log) -> Task
         )
     log.say("default task", task, "user")
     return task
+
+
+def _choose_score_type(task: Task, num_labels: int, log: Log) -> ScoreType | None:
+    """How texts are compared: by what the default task makes of them; a classifier needs exactly one label."""
+    score_type = SCORE_TYPE_OF_TASK.get(task)
+    if score_type is ScoreType.CROSS_ENCODER and num_labels != 1:
+        score_type = None
+    log.say("scores", score_type or "none", f"the default task, {task}")
+    return score_type
 
 
 def _make_info(location: Location, spec: ModelSpec, plan: Plan, abilities: Abilities, loader: Loader) -> ModelInfo:

@@ -127,6 +127,12 @@ class Encoder(nn.Module, ABC):
         table: Tensor = self.get_submodule("embeddings.words").weight  # type: ignore[assignment]
         return table
 
+    @property
+    def num_types(self) -> int:
+        """Token types that the model tells apart; 1 where it knows none."""
+        table = getattr(getattr(self, "embeddings", None), "types", None)
+        return 1 if table is None else int(table.num_embeddings)
+
     def position_ids(self, batch: FlatBatch) -> Tensor:
         """Rows of the position table [T]."""
         return batch.positions

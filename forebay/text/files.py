@@ -12,6 +12,15 @@ from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckp
 _SLOW_FILES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 # transformers builds the normaliser of these classes from tokenizer_config.json, whatever tokenizer.json says.
 _BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
+# What transformers gives no token types to, whatever the template says.
+_UNTYPED_CLASSES = (
+    "AlbertTokenizer",
+    "CamembertTokenizer",
+    "DistilBertTokenizer",
+    "MPNetTokenizer",
+    "RobertaTokenizer",
+    "XLMRobertaTokenizer",
+)
 _NO_LIMIT = 10**9  # transformers writes 1e30 where a tokenizer has no limit of its own
 
 
@@ -20,6 +29,7 @@ class TokenizerFiles:
     """A tokenizer and what its configuration says: ``max_len`` is None where it says nothing.
 
     ``marker_ids`` are the ids of its cls, eos, pad and unk tokens: no words of the text. ``unknown_id`` is the last's.
+    ``has_types`` tells that the model gets its token types.
     """
 
     tokenizer: Tokenizer
@@ -28,6 +38,7 @@ class TokenizerFiles:
     source: str
     marker_ids: frozenset[int]
     unknown_id: int | None
+    has_types: bool = True
 
 
 def load_tokenizer(folder: Path) -> TokenizerFiles:
@@ -45,7 +56,15 @@ def load_tokenizer(folder: Path) -> TokenizerFiles:
         unknown_id = tokenizer.token_to_id(unknown)
     marker_ids = {_id_of_role(role, tokenizer, config) for role in ("cls", "eos", "pad")} | {unknown_id}
     known = frozenset(id_ for id_ in marker_ids if id_ is not None)
-    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id)
+    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id, _has_types(config))
+
+
+def _has_types(config: dict[str, Any]) -> bool:
+    """Tell whether token types are among the model's inputs: what the configuration says, else its class."""
+    names = config.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    return str(config.get("tokenizer_class")).removesuffix("Fast") not in _UNTYPED_CLASSES
 
 
 def _id_of_role(role: str, tokenizer: Tokenizer, config: dict[str, Any]) -> int | None:

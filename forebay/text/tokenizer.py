@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, normalizers
 from forebay.core.errors import InputTooLong, InvalidRequest, UnsupportedCheckpoint
 from forebay.core.params import TextParams
 from forebay.core.request import Item
+from forebay.text.pairs import longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 
 Ids = NDArray[np.int32]
@@ -28,6 +29,7 @@ _CHARS_A_TOKEN = 24
 _MAX_CHARS_A_TOKEN = 2048
 _MIN_CHARS = 4096
 _MARGIN = 256
+_NO_LIMIT = 1 << 40
 _PROBES = ("a", "0", "the", "。")
 
 
@@ -37,13 +39,15 @@ class Encoded:
 
     ``ids[i]`` int32 with special tokens; ``truncated`` bool [n]; ``prompt_lens`` (int64 [m]) tells how many first
     tokens of each, special ones included, stand for the prompt and are left out of pooling; all 0 where prompts
-    are pooled too. ``owners`` int64 [m] are the sequences' items.
+    are pooled too. ``owners`` int64 [m] are the sequences' items. ``type_ids[i]`` int32 are the types of sequence i's
+    tokens; None where all are 0.
     """
 
     ids: list[Ids]
     truncated: NDArray[np.bool_]
     prompt_lens: NDArray[np.int64]
     owners: NDArray[np.int64]
+    type_ids: list[Ids] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class TextTokenizer:
 
     ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths;
     ``split_len`` is how many tokens of a long text are read by windows (None: it is cut); ``unknown_id`` is the id of
-    what the vocabulary lacks.
+    what the vocabulary lacks; ``num_types`` the number of token types that the model tells apart.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -108,6 +112,7 @@ class TextTokenizer:
         skips_prompt: bool = False,
         split_len: int | None = None,
         unknown_id: int | None = None,
+        num_types: int = 1,
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -121,6 +126,8 @@ class TextTokenizer:
         no_frame = Frame(np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._frame = read_frame(tokenizer) if has_specials else no_frame
         self._no_frame = no_frame
+        self._pair_frame = read_pair_frame(tokenizer) if has_specials else None
+        self._num_types = num_types
 
     def encode(self, items: Sequence[Item], params: TextParams, prompt: str, *, splits: bool = False) -> Encoded:
         """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else.
@@ -129,12 +136,7 @@ class TextTokenizer:
         model was loaded so.
         """
         frame = self._frame if params.add_special_tokens else self._no_frame
-        max_len = min(params.max_tokens or self.max_len, self.max_len)
-        room = max_len - len(frame)
-        if room < 0:
-            raise InvalidRequest(
-                f"max_tokens is {max_len}, but the model's special tokens alone take {len(frame)}", field="max_tokens"
-            )
+        room = min(self._room(params, len(frame)), _side_limit(params))
         side = params.truncation_side or self._side
         limit = room if self.split_len is None or not splits else max(room, self.split_len - len(frame))
         bodies, was_cut = self._bodies(items, params, prompt, limit, side)
@@ -161,10 +163,67 @@ class TextTokenizer:
         ids = [frame.wrap(window) for parts in windows for window in parts]
         return Encoded(ids, truncated, window_prompt_lens, np.repeat(np.arange(len(items)), counts))
 
+    def encode_pairs(self, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str) -> Encoded:
+        """Tokenize pairs of texts, ``prompt`` before the first ones. Raises as ``encode`` does.
+
+        Each distinct text is tokenized once. Of pairs that are too long the longer text is cut, as it was trained.
+        """
+        frame = self._pair_frame
+        if frame is None or (self._num_types > 1 and frame.num_types > self._num_types):
+            raise InvalidRequest("this model's tokenizer has no format for pairs of texts; send single texts")
+        if not params.add_special_tokens:
+            raise InvalidRequest("a pair can't do without special tokens", field="add_special_tokens")
+        room, side = self._room(params, len(frame)), params.truncation_side or self._side
+        first_limit, second_limit = params.max_tokens_per_query or room, params.max_tokens_per_doc or room
+        one, one_was_cut, other, other_was_cut = self._pair_bodies(firsts, seconds, prompt, room, side)
+        lens = np.array([[len(body) for body in bodies] for bodies in (one, other)], np.int64).reshape(2, -1)
+        kept = longest_first(np.minimum(lens[0], first_limit), np.minimum(lens[1], second_limit), room)
+        truncated = (kept[0] < lens[0]) | (kept[1] < lens[1]) | one_was_cut | other_was_cut
+        if not params.truncate and truncated.any():
+            index = int(truncated.argmax())
+            raise InputTooLong(
+                f"input[{index}] is a pair of {lens[0, index]} and {lens[1, index]} tokens or more, but at most {room} "
+                f"are read beside {len(frame)} special ones (of the first text {min(first_limit, room)}, of the second "
+                f"{min(second_limit, room)}); send shorter texts, or allow truncation",
+                index=index,
+            )
+        pairs = [
+            (_cut(first, num_first, side), _cut(second, num_second, side))
+            for first, second, num_first, num_second in zip(one, other, *(num.tolist() for num in kept), strict=True)
+        ]
+        ids = [frame.wrap(first, second) for first, second in pairs]
+        has_types = min(self._num_types, frame.num_types) > 1
+        types = [frame.type_ids(len(first), len(second)) for first, second in pairs] if has_types else None
+        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)), types)
+
+    def _pair_bodies(
+        self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side
+    ) -> tuple[list[Ids], NDArray[np.bool_], list[Ids], NDArray[np.bool_]]:
+        """Token ids of all first and all second texts, and which texts were cut before."""
+        for index, pair in enumerate(zip(firsts, seconds, strict=True)):
+            if not all(isinstance(text, str) for text in pair):
+                raise InvalidRequest(f"input[{index}] is not a pair of texts; token ids can't be paired", index=index)
+        texts = [*(f"{prompt}{first}" for first in firsts), *seconds]
+        place_of = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        bodies, was_cut = self._encode_texts(list(place_of), room, side)
+        places = [place_of[text] for text in texts]
+        flags = np.array([was_cut[place] for place in places], np.bool_)
+        found, num = [bodies[place] for place in places], len(firsts)
+        return found[:num], flags[:num], found[num:], flags[num:]
+
+    def _room(self, params: TextParams, num_specials: int) -> int:
+        """Tokens that are read beside the special ones."""
+        max_len = min(params.max_tokens or self.max_len, self.max_len)
+        if max_len < num_specials:
+            raise InvalidRequest(
+                f"max_tokens is {max_len}, but the model's special tokens alone take {num_specials}", field="max_tokens"
+            )
+        return max_len - num_specials
+
     def spans(self, item: Item, params: TextParams, prompt: str) -> Spans:
         """Tell where the tokens of one item stand in its text; token ids have no text and no offsets."""
         frame = self._frame if params.add_special_tokens else self._no_frame
-        room = min(params.max_tokens or self.max_len, self.max_len) - len(frame)
+        room = min(self._room(params, len(frame)), _side_limit(params))
         side = params.truncation_side or self._side
         body = self._text_spans(prompt + item, room, side) if isinstance(item, str) else self._no_spans(item, params)
         cut = slice(0, room) if side == "right" else slice(max(0, len(body.offsets) - room), None)
@@ -279,6 +338,12 @@ class TextTokenizer:
 def split(ids: Ids, size: int) -> list[Ids]:
     """Cut ids into windows of at most ``size``; one window where they fit, also where there are none."""
     return [ids[start : start + size] for start in range(0, max(len(ids), 1), size)]
+
+
+def _side_limit(params: TextParams) -> int:
+    """The most tokens, special ones not counted, that a text of this side of a comparison may have."""
+    limits = {"query": params.max_tokens_per_query, "document": params.max_tokens_per_doc}
+    return limits.get(params.input_type or "") or _NO_LIMIT
 
 
 def _cut(ids: Ids, room: int, side: Side) -> Ids:

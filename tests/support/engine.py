@@ -37,6 +37,7 @@ class Tokens:
     ids: list[NDArray[np.int32]]
     prompt_lens: NDArray[np.int64]
     owners: NDArray[np.int64]
+    type_ids: list[NDArray[np.int32]] | None = None
 
 
 def make_job(

@@ -246,7 +246,6 @@ def _reserve(runner: Runner, limits: EngineLimits) -> tuple[Prefill | None, Deci
     num_blocks, block_size = prefill.pool.size, prefill.pool.block_size
     num_bytes = runner.reserve(num_blocks + 1, block_size)
     size = f"{num_blocks * block_size} tokens in blocks of {block_size}, {num_bytes / (1 << 20):.1f} MiB"
-    source = "2 max_step_tokens" + (" + prefix_cache_tokens" if limits.enable_prefix_caching else "")
-    decision = Decision("keys and values", size, source)
+    decision = Decision("keys and values", size, "2 max_step_tokens + prefix_cache_tokens")
     log.info("%s: %s (%s)", decision.name, decision.value, decision.source)
     return prefill, decision

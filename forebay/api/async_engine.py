@@ -51,6 +51,8 @@ class AsyncEngine:
         self._processor = processor
         self._info = model.info if processor is None else _with_plugin(model.info)
         self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        if self._engine.reserved is not None:
+            self._info = replace(self._info, decisions=(*self._info.decisions, self._engine.reserved))
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
         self._is_closed = False
         self._pid = os.getpid()
@@ -197,7 +199,8 @@ class AsyncEngine:
             deadline=request.deadline,
             tokenize_seconds=time.perf_counter() - start,
         )
-        job.fill(encoded, encoded.truncated, SequenceTraits(request.pooling, route, self._choose_join(request)))
+        traits = SequenceTraits(request.pooling, route, self._choose_join(request), request.cache_salt or "")
+        job.fill(encoded, encoded.truncated, traits)
         return job
 
     def _choose_join(self, request: Request) -> Join:

@@ -18,6 +18,7 @@ from forebay.core.params import TextParams
 if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
 
+LIMITS = EngineLimits()
 MODEL_HELP = "A local folder, a model id of the hub, or 'default' for the built-in model."
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -40,6 +41,34 @@ class LoadOptions:
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")] = None
     runner: Annotated[Runner, typer.Option(help="How the checkpoint is run; auto finds out.")] = "auto"
     convert: Annotated[Convert, typer.Option(help="What a model made for another task is turned into.")] = "auto"
+    enable_chunked_prefill: Annotated[
+        bool,
+        typer.Option(
+            "--enable-chunked-prefill/--no-enable-chunked-prefill",
+            help="Cut texts that are longer than a step over several (causal models).",
+        ),
+    ] = LIMITS.enable_chunked_prefill
+    enable_prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Compute what texts that begin alike share only once (causal models).",
+        ),
+    ] = LIMITS.enable_prefix_caching
+    prefix_cache_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens whose keys and values are kept for that, beyond two steps'.")
+    ] = LIMITS.prefix_cache_tokens
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens of one block of keys and values.")] = LIMITS.block_size
+
+    def limits(self, **others: Any) -> EngineLimits:
+        """Return what the engine may use; ``others`` are the fields that not every command has."""
+        return EngineLimits(
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            enable_prefix_caching=self.enable_prefix_caching,
+            prefix_cache_tokens=self.prefix_cache_tokens,
+            block_size=self.block_size,
+            **others,
+        )
 
     def load(
         self, model: str, *, io_processor: str | None = None, limits: EngineLimits | None = None
@@ -55,7 +84,7 @@ class LoadOptions:
             runner=self.runner,
             convert=self.convert,
             io_processor=io_processor,
-            limits=limits,
+            limits=limits or self.limits(),
         )
 
 

@@ -190,7 +190,11 @@ class ModelOptions:
 class EngineLimits:
     """What one engine may use.
 
-    ``max_step_tokens`` is the token budget of a step; a single longer sequence gets a step of its own.
+    ``max_step_tokens`` is the token budget of a step; a single longer sequence gets a step of its own, or is cut over
+    several where the model is causal and ``enable_chunked_prefill`` is set. With ``enable_prefix_caching`` a causal
+    model finds what texts that began alike have computed. It keeps keys and values of two steps' tokens and of
+    ``prefix_cache_tokens`` more, in blocks of ``block_size``; a sequence that is longer than all of them together is
+    not kept, and gets a step of its own. Other models keep nothing, whatever is set here.
     ``max_queued_tokens`` bounds the tokens that wait; beyond it new requests are refused with Overloaded.
     ``max_passes`` is how often a sequence may be passed by shorter ones, ``max_lane_wait`` for how many seconds
     the interactive lane may hold back the bulk lane.
@@ -200,6 +204,10 @@ class EngineLimits:
     max_queued_tokens: int = 8_000_000
     max_passes: int = 8
     max_lane_wait: float = 1.0
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    prefix_cache_tokens: int = 4096
+    block_size: int = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class Job:
         self.submitted_at = time.monotonic()
         self.started_at: float | None = None
         self.sequences: list[Sequence] = []
+        self.salt = ""
         self._tasks: tuple[Task, ...] = ()
         self._rows: list[tuple[Row, ...] | None] = []
         self._errors: dict[int, ForebayError] = {}
@@ -49,6 +50,7 @@ class Job:
         ]
         for seq, type_ids in zip(self.sequences, tokens.type_ids or (), strict=False):
             seq.set_types(type_ids)
+        self.salt = traits.salt
         self._tasks = traits.params.outputs
         self._join = traits.join
         self._rows = [None] * len(truncated)
@@ -142,11 +144,15 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
-    """What all sequences of a request share; ``join`` makes one output of a long text's windows."""
+    """What all sequences of a request share; ``join`` makes one output of a long text's windows.
+
+    Prefixes are found by sequences with the same ``salt`` alone.
+    """
 
     params: PoolingParams
     route: str
     join: Join = "mean"
+    salt: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -157,6 +163,9 @@ class Sequence:
     ``passes`` counts how often a shorter one was served before it; ``prompt_len`` is the number of its first tokens
     that pooling leaves out. ``type_ids`` int32 [L], None where all are 0. Sequences of one route with equal ``key`` are
     computed once.
+
+    A step computes the tokens ``start`` to ``end``: all of them, where the model is not causal. Those before are in
+    the blocks of ``table``, where it holds any; ``carried`` is what pooling took of earlier chunks, a value an output.
     """
 
     ids: NDArray[np.int32]
@@ -169,9 +178,39 @@ class Sequence:
     passes: int = 0
     key: tuple[bytes, int] = field(init=False)
     type_ids: NDArray[np.int32] | None = field(init=False, default=None)
+    start: int = 0
+    end: int = field(init=False)
+    num_read: int = 0  # tokens at its start that were found computed
+    table: list[int] = field(default_factory=list)
+    chain: list[bytes] | None = None
+    carried: list[Any] | None = None
 
     def __post_init__(self) -> None:
         self.key = (self.ids.tobytes(), self.prompt_len)
+        self.end = len(self.ids)
+
+    @property
+    def is_cut(self) -> bool:
+        """True where more than one step computes it."""
+        return self.carried is not None or not self.is_last_chunk
+
+    @property
+    def is_last_chunk(self) -> bool:
+        """True where this step completes it."""
+        return self.end == len(self.ids)
+
+    @property
+    def step_key(self) -> tuple[object, ...]:
+        """Sequences of one step with equal keys are computed once."""
+        return (id(self),) if self.is_cut else (*self.key, self.start)
+
+    def begin(self, table: list[int], start: int, end: int) -> None:
+        """Hold blocks; the first ``start`` tokens are in them already."""
+        self.table, self.num_read, self.start, self.end = table, start, start, end
+
+    def restart(self) -> None:
+        """Forget all progress."""
+        self.table, self.num_read, self.start, self.end, self.carried = [], 0, 0, len(self.ids), None
 
     def set_types(self, type_ids: NDArray[np.int32]) -> None:
         """Give the tokens types, which make it another sequence; the negative number keeps the two kinds apart."""

@@ -21,6 +21,7 @@ from forebay.core.info import ModelInfo
 from forebay.core.params import PoolingParams, TextParams
 from forebay.core.request import Item, Lane, Reply, Request, ScoreReply, ScoreRequest
 from forebay.core.tasks import Task
+from forebay.engine.join import Join
 from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
 from forebay.engine.sequence import Job, SequenceTraits
@@ -198,11 +199,19 @@ class AsyncEngine:
             deadline=request.deadline,
             tokenize_seconds=time.perf_counter() - start,
         )
-        wish = request.pooling.use_activation
-        is_unit = (abilities.is_normalized if wish is None else wish) and request.pooling.truncate_dim is None
-        traits = SequenceTraits(request.pooling, route, is_unit, request.cache_salt or "")
+        traits = SequenceTraits(request.pooling, route, self._choose_join(request), request.cache_salt or "")
         job.fill(encoded, encoded.truncated, traits)
         return job
+
+    def _choose_join(self, request: Request) -> Join:
+        """How the windows of one long text become one output."""
+        if request.seconds is not None:
+            return self._model.window_scores
+        wish = request.pooling.use_activation
+        is_unit = (self._info.abilities.is_normalized if wish is None else wish) and (
+            request.pooling.truncate_dim is None
+        )
+        return "unit_mean" if is_unit else "mean"
 
     def _encode(self, request: Request, tokenizer: TextTokenizer, prompt: str) -> Encoded:
         if request.seconds is not None:

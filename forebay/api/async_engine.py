@@ -116,10 +116,11 @@ class AsyncEngine:
             )
         return self._processor
 
-    def submit(self, request: Request) -> "Future[Reply]":
+    def submit(self, request: Request, *, lends_thread: bool = False) -> "Future[Reply]":
         """Start a request and return at once. ``cancel()`` of the future drops the work that has not begun.
 
-        A request that does not fit the model fails the future with a RequestError.
+        A request that does not fit the model fails the future with a RequestError. A caller that will only wait for
+        the reply lends its thread: a short request that meets an idle engine is computed before this returns.
         """
         future: Future[Reply] = Future()
         if self._is_closed:
@@ -127,7 +128,7 @@ class AsyncEngine:
         elif os.getpid() != self._pid:
             future.set_exception(NotReady(_FORKED))
         elif _is_small(request):
-            self._start(request, future)
+            self._start(request, future, lends_thread=lends_thread)
         else:
             self._start_on_thread(request, future)
         return future
@@ -174,12 +175,12 @@ class AsyncEngine:
         except RuntimeError:  # the pool was shut down in the meantime
             future.set_exception(NotReady(_CLOSED))
 
-    def _start(self, request: Request, future: "Future[Reply]") -> None:
+    def _start(self, request: Request, future: "Future[Reply]", *, lends_thread: bool = False) -> None:
         """Check, tokenize and queue; any error goes to the caller through the future."""
         if future.cancelled():
             return
         try:
-            self._engine.submit(self._make_job(request, future))
+            self._engine.submit(self._make_job(request, future), lends_thread=lends_thread)
         except Exception as error:
             if not future.cancelled() and future.set_running_or_notify_cancel():
                 future.set_exception(error)

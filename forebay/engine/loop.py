@@ -53,7 +53,8 @@ class Engine:
                     f"{waiting} tokens wait and this request adds {num_tokens}, over the limit of {limit} "
                     "(max_queued_tokens); retry later or send fewer texts at once"
                 )
-            job.future.add_done_callback(lambda future: self._see_cancel(future, len(job.sequences)))
+            num_items = len(job.sequences)  # the future must not keep the job
+            job.future.add_done_callback(lambda future: self._see_cancel(future, num_items))
             self._scheduler.add(job.sequences, job.lane)
             self._wakeup.notify()
         if not job.sequences:
@@ -95,6 +96,7 @@ class Engine:
                 self._drop(job, DeadlineExceeded("the request's deadline passed while it waited; it was not computed"))
             if step.sequences:
                 self._run_guarded(step)
+            del step  # what has been answered is not kept until the next request comes
 
     def _run_guarded(self, step: Step) -> None:
         """Run a step; should the engine itself be at fault, its jobs end with an error and the loop goes on."""
@@ -225,6 +227,7 @@ class Engine:
             log.exception("the observer failed on %s", type(event).__name__)
 
     def _drop(self, job: Job, error: EngineError) -> None:
+        job.release()
         if job.abort(error):
             self._observe(RequestDropped(error.code, len(job.sequences)))
 

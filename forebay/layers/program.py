@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
+from forebay.layers.key_lens import cut_by_keys
 from forebay.layers.native import extension
 
 if TYPE_CHECKING:
@@ -181,9 +182,23 @@ class Program:
 
     def run(self, inputs: Inputs, on_layer: Callable[[int, Tensor], None] | None = None) -> Tensor:
         """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
+        num_states = 1 if on_layer is None else self._num_states
+        out = torch.empty(num_states, len(inputs.batch.input_ids), self._width)
+        if inputs.batch.key_lens is None:
+            self._run(inputs, out)
+        else:
+            for rows, batch, bias in cut_by_keys(inputs.batch, inputs.bias):
+                part = torch.empty(num_states, len(batch.input_ids), self._width)
+                self._run(Inputs(batch, inputs.positions[rows], bias), part)
+                out[:, rows] = part
+        if on_layer is not None:
+            for index, state in enumerate(out):
+                on_layer(index, state)
+        return out[-1]
+
+    def _run(self, inputs: Inputs, out: Tensor) -> None:
+        """Fill ``out``: the last state, or all."""
         batch = inputs.batch
-        states = 1 if on_layer is None else self._num_states
-        out = torch.empty(states, batch.input_ids.shape[0], self._width)
         self._native.run(
             batch.input_ids.numpy(),
             inputs.positions.numpy(),
@@ -193,7 +208,3 @@ class Program:
             out.numpy(),
             torch.get_num_threads(),
         )
-        if on_layer is not None:
-            for index, state in enumerate(out):
-                on_layer(index, state)
-        return out[-1]

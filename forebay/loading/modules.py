@@ -74,7 +74,8 @@ class Loader:
                 naming = attach_head(model, route.head, stage.config, len(labels_of(stage.config)))
         dtype = getattr(torch, self.plan.dtype)
         recorder = self._choose_path(model, dtype)
-        self.num_parameters += fill(model, naming, iter_weights(stage.folder), dtype, self.device)
+        tensors = ((name, tensor) for name, tensor in iter_weights(stage.folder) if name not in route.other_tensors)
+        self.num_parameters += fill(model, naming, tensors, dtype, self.device)
         if recorder is not None:
             model.program = Program(recorder)
         return model.eval()
@@ -104,7 +105,11 @@ class Loader:
         return self._layer_norm(stage) if isinstance(stage, LayerNormStage) else normalize
 
     def _dense(self, stage: DenseStage) -> Dense:
-        tensors = self._small(load_tensors(stage.folder))
+        if stage.tensor is None:
+            tensors = self._small(load_tensors(stage.folder))
+        else:
+            stored = {name: tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor}
+            tensors = {"linear.weight": tensor for tensor in self._small(stored).values()}
         has_residual = stage.use_residual and stage.in_features != stage.out_features
         shape = (stage.out_features, stage.in_features)
         dense = Dense(

@@ -51,7 +51,9 @@ def pack(sequences: Seq[Sequence], device: torch.device, pool: KVPool | None = N
     for seq in sequences:
         if seq.step_key not in distinct or seq.table:
             distinct[seq.step_key] = seq  # of equal ones, the one that holds blocks
-    ordered = sorted(distinct.items(), key=lambda item: (item[1].end - item[1].start, item[1].num_attended, _before(item[1])))
+    ordered = sorted(
+        distinct.items(), key=lambda item: (item[1].end - item[1].start, item[1].num_attended, _before(item[1]))
+    )
     row_of = {key: row for row, (key, _) in enumerate(ordered)}
     asked: dict[PoolingParams, list[Sequence]] = {}
     for seq in sequences:

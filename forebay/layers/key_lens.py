@@ -5,6 +5,7 @@ The native kernels know one bias for all sequences of a run, so a step is cut wh
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +24,21 @@ def hide_keys(key_lens: NDArray[np.int64], length: int, like: Tensor) -> Tensor:
     return torch.zeros(is_hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(is_hidden, _HIDDEN)
 
 
-def cut_by_keys(batch: FlatBatch, bias: Tensor | None) -> Iterator[tuple[slice, FlatBatch, Tensor | None]]:
-    """Cut a batch into neighbours with equally many hidden keys: their rows, batch and bias, [heads or 1, L, L]."""
+class Part(NamedTuple):
+    """Neighbours with equally many hidden keys: their rows of the batch, what they are, their bias [heads, L, L]."""
+
+    rows: slice
+    batch: FlatBatch
+    bias: Tensor | None
+
+
+def cut_by_keys(batch: FlatBatch, bias: Tensor | None, num_heads: int) -> Iterator[Part]:
+    """Cut a batch where the number of hidden keys changes."""
     assert batch.key_lens is not None, "what hides no keys is not cut"
     borders = batch.cu_seqlens.tolist()
     lens = np.diff(borders).tolist()
-    keys = [(length, seen) if seen < length else None for length, seen in zip(lens, batch.key_lens.tolist(), strict=True)]
+    pairs = zip(lens, batch.key_lens.tolist(), strict=True)
+    keys = [(length, seen) if seen < length else None for length, seen in pairs]
     first = 0
     for key, members in groupby(keys):
         last = first + sum(1 for _ in members)
@@ -42,10 +52,9 @@ def cut_by_keys(batch: FlatBatch, bias: Tensor | None) -> Iterator[tuple[slice, 
         )
         first = last
         if key is None:
-            yield rows, part, bias
+            yield Part(rows, part, bias)
             continue
         length, seen = key
-        like = torch.zeros(0) if bias is None else bias
-        hidden = hide_keys(np.array([seen]), length, like)[None]  # [1, 1, L]
-        own = hidden.expand(1, length, length) if bias is None else bias[:, :length, :length] + hidden
-        yield rows, part, own
+        hidden = hide_keys(np.array([seen]), length, torch.zeros(0) if bias is None else bias)[0]
+        one = hidden.expand(num_heads, length, length)  # a view: neither heads nor rows are stored
+        yield Part(rows, part, one if bias is None else bias[:, :length, :length] + one)

@@ -73,6 +73,7 @@ class Recorder:
         self.ops: list[_Op] = []
         self.linears: list[Linear] = []
         self.states: list[Value] = []
+        self.num_heads = 1
 
     def embed(self, tables: list[tuple[nn.Embedding, int]]) -> Value:
         """The sum of one row of each table."""
@@ -110,6 +111,7 @@ class Recorder:
     def attention(self, qkv: Value, num_heads: int) -> Value:
         """Bidirectional attention of every sequence with itself, with the step's bias if it has one."""
         value = Value(self, qkv.width // 3)
+        self.num_heads = num_heads  # the same in all layers
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
             program.attention(slot(qkv), slot(value), num_heads)
@@ -179,6 +181,7 @@ class Program:
             op.emit(self._native, slots.of.__getitem__)
         self._num_states = len(recorder.states)
         self._width = recorder.states[-1].width
+        self._num_heads = recorder.num_heads
 
     def run(self, inputs: Inputs, on_layer: Callable[[int, Tensor], None] | None = None) -> Tensor:
         """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
@@ -187,7 +190,7 @@ class Program:
         if inputs.batch.key_lens is None:
             self._run(inputs, out)
         else:
-            for rows, batch, bias in cut_by_keys(inputs.batch, inputs.bias):
+            for rows, batch, bias in cut_by_keys(inputs.batch, inputs.bias, self._num_heads):
                 part = torch.empty(num_states, len(batch.input_ids), self._width)
                 self._run(Inputs(batch, inputs.positions[rows], bias), part)
                 out[:, rows] = part

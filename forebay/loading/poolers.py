@@ -130,7 +130,9 @@ def _build_embed(
     if spec.extra_heads:
         poolers.update(_m3_poolers(loader, spec, model, marker_ids))
     mix = None if route.layer_mix is None else loader.layer_mix(route.layer_mix, model.num_layers)
-    pipeline = Pipeline(model, poolers, mix, is_mean_score=bool(spec.extra_heads))  # BGE-M3 divides by the query's length
+    pipeline = Pipeline(
+        model, poolers, mix, is_mean_score=bool(spec.extra_heads)
+    )  # BGE-M3 divides by the query's length
     return Built(pipeline, size, is_normalized=head.is_normalized and head.truncate_dim is None)
 
 

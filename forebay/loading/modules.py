@@ -75,7 +75,8 @@ class Loader:
         recorder = self._choose_path(model)
         # A program rounds the products of its layers itself; all else in it is float32.
         dtype = torch.float32 if recorder is not None else getattr(torch, self.plan.dtype)
-        self.num_parameters += fill(model, naming, iter_weights(stage.folder), dtype, self.device)
+        tensors = ((name, tensor) for name, tensor in iter_weights(stage.folder) if name not in route.other_tensors)
+        self.num_parameters += fill(model, naming, tensors, dtype, self.device)
         if recorder is not None:
             model.program = Program(recorder)
         return model.eval()
@@ -110,7 +111,11 @@ class Loader:
         return self._layer_norm(stage) if isinstance(stage, LayerNormStage) else normalize
 
     def _dense(self, stage: DenseStage) -> Dense:
-        tensors = self._small(load_tensors(stage.folder))
+        if stage.tensor is None:
+            tensors = self._small(load_tensors(stage.folder))
+        else:
+            stored = {name: tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor}
+            tensors = {"linear.weight": tensor for tensor in self._small(stored).values()}
         has_residual = stage.use_residual and stage.in_features != stage.out_features
         shape = (stage.out_features, stage.in_features)
         dense = Dense(

@@ -20,7 +20,8 @@ def attention(qkv: State, num_heads: int, batch: FlatBatch, bias: Tensor | None 
 
     ``qkv`` is [T, 3 * H] (queries, keys, values side by side), H = num_heads * head size; ``bias``, added to
     the scaled scores, is [num_heads, L, L] for the longest sequence and is cut for shorter ones, so it may
-    depend only on positions; keys beyond the batch's ``key_lens`` are not seen. Returns [T, H]. Formula: softmax(q kᵀ / sqrt(d) + bias) v (Vaswani et al. 2017).
+    depend only on positions; keys beyond the batch's ``key_lens`` are not seen. Returns [T, H].
+    Formula: softmax(q kᵀ / sqrt(d) + bias) v (Vaswani et al. 2017).
     """
     if isinstance(qkv, Value):
         return qkv.recorder.attention(qkv, num_heads)

@@ -115,7 +115,7 @@ class Loader:
             tensors = self._small(load_tensors(stage.folder))
         else:
             stored = {name: tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor}
-            tensors = {"linear.weight": tensor for tensor in self._small(stored).values()}
+            tensors = dict(zip(("linear.weight",), self._small(stored).values(), strict=False))
         has_residual = stage.use_residual and stage.in_features != stage.out_features
         shape = (stage.out_features, stage.in_features)
         dense = Dense(

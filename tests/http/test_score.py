@@ -138,7 +138,7 @@ def test_embedders_compare_vectors(embedder):
             "reranker",
             "/rerank",
             {"documents": ["water " * 200], "truncate": False},
-            "at most 61 are read beside 3 special ones",
+            "are read beside 3 special ones",
         ),
         ("reranker", "/rerank", {"raw_scores": True, "use_activation": True}, "'raw_scores'"),
         ("reranker", "/score", {}, "one pair of names"),

@@ -76,7 +76,9 @@ def _counted(cursor: Cursor) -> NDArray[np.bool_]:
 
 def _sum(hidden: Tensor, cursor: Cursor) -> Partial:
     if not cursor.prompt_lens.any():
-        return _weighted_sum(hidden, cursor, np.ones(int(cursor.lens.sum()), np.int64))
+        ones = np.ones(int(cursor.lens.sum()), np.float32)
+        sums = weighted_sums(hidden, cursor.starts, cursor.lens, cursor.runs, ones)
+        return Partial(sums, torch.from_numpy(cursor.lens.astype(np.float32)).to(hidden.device))
     return _weighted_sum(hidden, cursor, _counted(cursor).astype(np.int64))
 
 

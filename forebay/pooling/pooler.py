@@ -48,7 +48,7 @@ class EmbedPooler:
     def finish(self, carried: list[Partial], params: PoolingParams) -> Vectors:
         """All chunks → vectors [n, d]."""
         pooled = [method.finish(part) for method, part in zip(self.methods, carried, strict=True)]
-        return Vectors(self.head(torch.cat(pooled, dim=1), params))
+        return Vectors(self.head(pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1), params))
 
     def spare(self, ids: NDArray[np.int32], prompt_len: int) -> int:
         """How many first tokens no method needs."""

@@ -161,7 +161,9 @@ _LLAMA_SIZES: dict[str, Any] = {
     "rms_norm_eps": 1e-2,
 }
 _GEMMA_SIZES = {**_LLAMA_SIZES, "head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 9}
-_NEOX_SIZES = {name: value for name, value in _LLAMA_SIZES.items() if name not in ("num_key_value_heads", "rms_norm_eps")}
+_NEOX_SIZES = {
+    name: value for name, value in _LLAMA_SIZES.items() if name not in ("num_key_value_heads", "rms_norm_eps")
+}
 
 DECODERS: dict[str, tuple[type, type, dict[str, Any]]] = {
     "llama": (transformers.LlamaConfig, transformers.LlamaModel, _LLAMA_SIZES),

@@ -261,6 +261,7 @@ def _request(
         deadline=request.deadline,
         seconds=seconds,
         against=against,
+        cache_salt=request.cache_salt,
     )
 
 

@@ -31,6 +31,7 @@ class PairOptions(Body):
     max_tokens_per_doc: int | None = None
     use_activation: bool | None = None
     raw_scores: bool | None = None
+    cache_salt: str | None = None
 
     def request(self, queries: Sequence[Scorable], documents: Sequence[Scorable], info: ModelInfo) -> ScoreRequest:
         """What the engine shall compare. The engine itself checks whether the model can."""
@@ -48,7 +49,7 @@ class PairOptions(Body):
             max_tokens_per_query=self.max_tokens_per_query or None,
             max_tokens_per_doc=self.max_tokens_per_doc or None,
         )
-        return ScoreRequest(queries, documents, self._use_activation(), text)
+        return ScoreRequest(queries, documents, self._use_activation(), text, cache_salt=self.cache_salt)
 
     def _use_activation(self) -> bool | None:
         """None where nothing is asked for: then the model's own activation is applied, if it has any."""

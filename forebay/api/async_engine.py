@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from forebay.api.plugin import IOProcessor, find_processor, parse_checked
 from forebay.api.score import start_score
 from forebay.core.config import EngineLimits, ModelOptions
@@ -116,10 +118,11 @@ class AsyncEngine:
             )
         return self._processor
 
-    def submit(self, request: Request) -> "Future[Reply]":
+    def submit(self, request: Request, *, lends_thread: bool = False) -> "Future[Reply]":
         """Start a request and return at once. ``cancel()`` of the future drops the work that has not begun.
 
-        A request that does not fit the model fails the future with a RequestError.
+        A request that does not fit the model fails the future with a RequestError. A caller that will only wait for
+        the reply lends its thread: a short request that meets an idle engine is computed before this returns.
         """
         future: Future[Reply] = Future()
         if self._is_closed:
@@ -127,7 +130,7 @@ class AsyncEngine:
         elif os.getpid() != self._pid:
             future.set_exception(NotReady(_FORKED))
         elif _is_small(request):
-            self._start(request, future)
+            self._start(request, future, lends_thread=lends_thread)
         else:
             self._start_on_thread(request, future)
         return future
@@ -174,12 +177,12 @@ class AsyncEngine:
         except RuntimeError:  # the pool was shut down in the meantime
             future.set_exception(NotReady(_CLOSED))
 
-    def _start(self, request: Request, future: "Future[Reply]") -> None:
+    def _start(self, request: Request, future: "Future[Reply]", *, lends_thread: bool = False) -> None:
         """Check, tokenize and queue; any error goes to the caller through the future."""
         if future.cancelled():
             return
         try:
-            self._engine.submit(self._make_job(request, future))
+            self._engine.submit(self._make_job(request, future), lends_thread=lends_thread)
         except Exception as error:
             if not future.cancelled() and future.set_running_or_notify_cancel():
                 future.set_exception(error)
@@ -200,7 +203,7 @@ class AsyncEngine:
             tokenize_seconds=time.perf_counter() - start,
         )
         traits = SequenceTraits(request.pooling, route, self._choose_join(request), request.cache_salt or "")
-        job.fill(encoded, encoded.truncated, traits)
+        job.fill(encoded, encoded.truncated, traits, request.against)
         return job
 
     def _choose_join(self, request: Request) -> Join:
@@ -263,6 +266,7 @@ def _check_items(request: Request) -> None:
                 f"input[{index}] is of type {type(item).__name__}; expected a text or a list of token ids",
                 index=index,
             )
+    _check_against(request)
     if request.seconds is None:
         return
     if request.pooling.outputs != (Task.CLASSIFY,):
@@ -272,6 +276,23 @@ def _check_items(request: Request) -> None:
             f"{len(request.items)} first texts can't be paired with {len(request.seconds)} second ones; send as many "
             "of both"
         )
+
+
+def _check_against(request: Request) -> None:
+    """Refuse query vectors that are not one matrix an item, or beside other outputs than token vectors."""
+    if request.against is None:
+        return
+    if request.pooling.outputs != (Task.TOKEN_EMBED,):
+        raise InvalidRequest("query vectors are compared with token vectors: ask for 'token_embed' alone", field="task")
+    if len(request.against) != len(request.items):
+        raise InvalidRequest(
+            f"{len(request.items)} items can't be compared with {len(request.against)} queries; give each item its own"
+        )
+    for index, matrix in enumerate(request.against):
+        if not isinstance(matrix, np.ndarray) or matrix.ndim != 2 or matrix.dtype != np.float32:
+            raise InvalidRequest(
+                f"the query of input[{index}] must be a float32 array of token vectors, [tokens, d]", index=index
+            )
 
 
 def _is_item(item: Item) -> bool:

@@ -7,6 +7,7 @@ that names it: no module is left out. Builds no modules, reads no weights, impor
 import ast
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from forebay.checkpoint.documents import (
     read_json,
     read_optional_document,
 )
+from forebay.checkpoint.late import STANFORD_ARCHITECTURE
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
     SENTENCE,
@@ -28,6 +30,7 @@ from forebay.checkpoint.stages import (
     DenseStage,
     LayerNormStage,
     Modality,
+    MultiVectorMaskStage,
     NormalizeStage,
     PoolingStage,
     RouterStage,
@@ -35,11 +38,13 @@ from forebay.checkpoint.stages import (
     SpladePoolingStage,
     Stage,
     StaticEmbeddingStage,
+    TokenPoolingStage,
     TransformerStage,
     WeightedLayerPoolingStage,
 )
 from forebay.checkpoint.transformer_files import TransformerFiles, read_transformer_files
-from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint
+from forebay.checkpoint.weights import iter_weights
+from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint, WeightsMismatch
 
 __all__ = [
     "STAGES",
@@ -80,11 +85,31 @@ def _default_pipeline(path: Path) -> tuple[Stage, ...]:
         static = StaticEmbeddingStage(path)
         return (static, NormalizeStage(SENTENCE)) if normalize else (static,)
     transformer = _read_transformer(path, path)
+    if STANFORD_ARCHITECTURE in (transformer.config.get("architectures") or ()):
+        return transformer, _read_projection(path), NormalizeStage(TOKENS)
     architectures = transformer.config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else ""
     is_causal = str(name).endswith("ForCausalLM") and transformer.config.get("is_causal", True) is not False
     source = f"sentence-transformers' default for a plain {'causal ' if is_causal else ''}checkpoint"
     return transformer, PoolingStage(("lasttoken" if is_causal else "mean",), include_prompt=True, source=source)
+
+
+def _read_projection(path: Path) -> DenseStage:
+    """The layer that Stanford's ColBERT keeps among the tensors of its encoder."""
+    shape = next((tensor.shape for name, tensor in iter_weights(path) if name == PROJECTION), None)
+    if shape is None:
+        raise WeightsMismatch(f"the weight files in {path} lack '{PROJECTION}', the projection of a ColBERT model")
+    return DenseStage(
+        path,
+        in_features=int(shape[-1]),
+        out_features=int(shape[0]),
+        bias=False,
+        activation=IDENTITY,
+        input_name=TOKENS,
+        output_name=TOKENS,
+        use_residual=False,
+        tensor=PROJECTION,
+    )
 
 
 def _is_static(path: Path, config: Mapping[str, Any]) -> bool:
@@ -120,7 +145,9 @@ def _find_reader(class_path: str, label: str) -> "Reader":
         raise UnsupportedCheckpoint(
             f"{label}: the class '{class_path}' is not part of sentence-transformers; no code of checkpoints is run"
         )
-    reader = STAGES.get(match["name"] or match["pylate"])
+    if match["pylate"]:
+        return _read_pylate_dense
+    reader = STAGES.get(match["name"])
     if reader is None:
         known = ", ".join(sorted(STAGES))
         raise UnsupportedCheckpoint(f"{label}: the class '{class_path}' is not supported; supported are {known}")
@@ -136,7 +163,9 @@ def _read_mlm_transformer(folder: Path, root: Path) -> TransformerStage:
 
 
 def _make_transformer(folder: Path, files: TransformerFiles) -> TransformerStage:
-    return TransformerStage(folder, files.config, files.max_seq_length, files.do_lower_case, files.sources, files.task)
+    return TransformerStage(
+        folder, files.config, files.max_seq_length, files.do_lower_case, files.sources, files.task, files.late
+    )
 
 
 def _read_static(folder: Path, root: Path) -> StaticEmbeddingStage:
@@ -216,9 +245,7 @@ def _read_dense(folder: Path, root: Path) -> DenseStage:
     # A file without the field comes from a time when tanh was fixed; null is how no activation is written.
     activation = document.optional("activation_function", str)
     if activation is None:
-        activation = (
-            f"torch.nn.modules.{'linear.Identity' if 'activation_function' in document.values else 'activation.Tanh'}"
-        )
+        activation = IDENTITY if "activation_function" in document.values else "torch.nn.modules.activation.Tanh"
     if not ACTIVATION_PATH.fullmatch(activation):
         raise document.refuse(
             "activation_function", f"is '{activation}'; Forebay runs classes of torch.nn.modules only"
@@ -234,6 +261,45 @@ def _read_dense(folder: Path, root: Path) -> DenseStage:
         input_name=input_name,
         output_name=_feature(document, "module_output_name", input_name),
         use_residual=document.optional("use_residual", bool) or False,
+    )
+
+
+def _read_pylate_dense(folder: Path, root: Path) -> DenseStage:
+    """PyLate's layers read tokens, and have no activation where none is written."""
+    stage = _read_dense(folder, root)
+    names = read_document(folder / "config.json", root).values
+    activation = stage.activation if "activation_function" in names else IDENTITY
+    return replace(stage, activation=activation, input_name=TOKENS, output_name=TOKENS)
+
+
+def _read_mask(folder: Path, root: Path) -> MultiVectorMaskStage:
+    document = read_document(folder / "config.json", root)
+    words, sides, ids = (
+        document.optional(name, list) for name in ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+    )
+    for name, values, kind in (("skiplist_words", words, str), ("skiplist_tasks", sides, str)):
+        if not all(isinstance(value, kind) for value in values or ()):
+            raise document.refuse(name, "must be a list of texts")
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in ids or ()):
+        raise document.refuse("keep_only_token_ids", "must be a list of token ids")
+    return MultiVectorMaskStage(tuple(words or ()), ("document",) if sides is None else tuple(sides), tuple(ids or ()))
+
+
+def _read_token_pooling(folder: Path, root: Path) -> TokenPoolingStage:
+    document = read_document(folder / "config.json", root)
+    factor = document.optional("pool_factor", object)
+    factor = 1.0 if factor is None else factor
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor >= 1:
+        raise document.refuse("pool_factor", f"is {describe(factor)}, expected a number of at least 1")
+    protected = document.optional("num_protected_tokens", int)
+    sides = document.optional("tasks", list)
+    if sides is not None and not all(isinstance(side, str) for side in sides):
+        raise document.refuse("tasks", "must be a list of texts")
+    return TokenPoolingStage(
+        float(factor),
+        1 if protected is None else protected,
+        document.optional("normalize_embeddings", bool) or False,
+        ("document",) if sides is None else tuple(sides),
     )
 
 
@@ -330,7 +396,12 @@ POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
+IDENTITY = "torch.nn.modules.linear.Identity"
+PROJECTION = "linear.weight"
+
 STAGES: dict[str, Reader] = {
+    "MultiVectorMask": _read_mask,
+    "HierarchicalTokenPooling": _read_token_pooling,
     "Transformer": _read_transformer,
     "MLMTransformer": _read_mlm_transformer,
     "StaticEmbedding": _read_static,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forebay.checkpoint.documents import Document
+
 SENTENCE = "sentence_embedding"
 TOKENS = "token_embeddings"
 SCORES = "scores"
@@ -22,6 +24,7 @@ class TransformerStage:
     ``max_seq_length`` is what the sentence-transformers files say, None where they are silent; ``sources`` tells
     for each value which file said so. By ``task`` token ids become ``token_embeddings`` that are hidden states
     (feature-extraction) or logits over the vocabulary (fill-mask), or one row of ``scores`` (sequence-classification).
+    ``late`` has the fields of late interaction (lengths of queries and documents, expansion), where there are any.
     """
 
     folder: Path
@@ -30,6 +33,7 @@ class TransformerStage:
     do_lower_case: bool
     sources: Mapping[str, str]
     task: str = "feature-extraction"
+    late: Document | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,10 @@ class SpladePoolingStage:
 
 @dataclass(frozen=True, slots=True)
 class DenseStage:
-    """A linear layer and an activation, the dotted path of a class below ``torch.nn``."""
+    """A linear layer and an activation, the dotted path of a class below ``torch.nn``.
+
+    ``tensor`` names its weight where it stands among the backbone's tensors; None: the folder holds nothing else.
+    """
 
     folder: Path
     in_features: int
@@ -88,6 +95,7 @@ class DenseStage:
     input_name: str
     output_name: str
     use_residual: bool
+    tensor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,30 @@ class NormalizeStage:
     """Scales a feature to unit length."""
 
     input_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiVectorMaskStage:
+    """Leaves out vectors of ``token_embeddings`` by the tokens that they stand for.
+
+    Those of ``skipped_words`` are left out on ``skipped_sides``; of documents, those of ``kept_ids`` alone are kept
+    where it is not empty.
+    """
+
+    skipped_words: tuple[str, ...] = ()
+    skipped_sides: tuple[str, ...] = ("document",)
+    kept_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPoolingStage:
+    """Joins ``token_embeddings`` of documents into one for about ``factor`` of them, the first ``num_protected``
+    left alone; ``is_normalized`` scales the results to unit length."""
+
+    factor: float
+    num_protected: int
+    is_normalized: bool
+    sides: tuple[str, ...] = ("document",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +156,8 @@ Stage = (
     | DenseStage
     | LayerNormStage
     | NormalizeStage
+    | MultiVectorMaskStage
+    | TokenPoolingStage
     | RouterStage
 )
 
@@ -135,7 +169,7 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
             return None, SCORES if stage.task == "sequence-classification" else TOKENS
         case StaticEmbeddingStage() | SparseStaticEmbeddingStage():
             return None, SENTENCE
-        case WeightedLayerPoolingStage():
+        case WeightedLayerPoolingStage() | MultiVectorMaskStage() | TokenPoolingStage():
             return TOKENS, TOKENS
         case PoolingStage() | SpladePoolingStage():
             return TOKENS, SENTENCE

@@ -31,6 +31,9 @@ TASKS = {
 
 OLD_NAMES = {"model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args"}
 
+# How queries and documents are read for late interaction.
+LATE_FIELDS = ("query_length", "document_length", "query_expansion")
+
 READ_FIELDS = {
     "max_seq_length",
     "do_lower_case",
@@ -38,6 +41,7 @@ READ_FIELDS = {
     "modality_config",
     "module_output_name",
     "processing_kwargs",
+    *LATE_FIELDS,
     *OLD_NAMES,
     *OLD_NAMES.values(),
 }
@@ -69,13 +73,14 @@ DTYPE_KWARGS = ("dtype", "torch_dtype")
 
 @dataclass(frozen=True, slots=True)
 class TransformerFiles:
-    """The understood settings; ``sources`` names the file behind each."""
+    """The understood settings; ``sources`` names the file behind each; ``late`` has the fields LATE_FIELDS, if set."""
 
     config: Mapping[str, Any]
     max_seq_length: int | None
     do_lower_case: bool
     sources: Mapping[str, str]
     task: str = "feature-extraction"
+    late: Document | None = None
 
 
 def read_transformer_files(folder: Path, root: Path, task: str = "feature-extraction") -> TransformerFiles:
@@ -104,7 +109,9 @@ def read_transformer_files(folder: Path, root: Path, task: str = "feature-extrac
         sources["max_seq_length"] = f"{length_from.label}: {name}"
     sources["do_lower_case"] = document.label
     do_lower_case = document.optional("do_lower_case", bool) or False
-    return TransformerFiles(config, max_seq_length, do_lower_case, sources, task)
+    late = {name: document.values[name] for name in LATE_FIELDS if document.values.get(name) is not None}
+    found = Document(document.label, late) if late else None
+    return TransformerFiles(config, max_seq_length, do_lower_case, sources, task, found)
 
 
 def _find_document(folder: Path, root: Path) -> Document | None:

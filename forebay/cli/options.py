@@ -35,7 +35,8 @@ class LoadOptions:
     """How every command that loads a model can be told to."""
 
     dtype: Annotated[
-        DType, typer.Option(help="Compute type; auto: float32 on CPU, the checkpoint's on an accelerator.")
+        DType,
+        typer.Option(help="Compute type; auto: float32 on CPU, else the checkpoint's; int8: native CPU kernels only."),
     ] = "auto"
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto"
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")] = None

@@ -8,7 +8,7 @@ from forebay.core.errors import InvalidRequest
 from forebay.core.params import check_types
 from forebay.core.tasks import parse_task
 
-DType = Literal["auto", "float32", "bfloat16", "float16"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
 Runner = Literal["auto", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]

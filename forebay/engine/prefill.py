@@ -24,7 +24,7 @@ class Prefill:
         self._cuts = limits.enable_chunked_prefill
         self._caches = limits.enable_prefix_caching
         self._count_spare = count_spare
-        num_tokens = 2 * limits.max_step_tokens + (limits.prefix_cache_tokens if self._caches else 0)
+        num_tokens = 2 * limits.max_step_tokens + limits.prefix_cache_tokens
         self.pool = BlockPool(-(-num_tokens // limits.block_size), limits.block_size)
 
     def plan(self, seq: Sequence, left: int, *, is_first: bool) -> int | None:

@@ -14,12 +14,14 @@ from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.params import Abilities, PoolingParams
 from forebay.core.tasks import DEFAULT_ORDER, SCORE_TYPE_OF_TASK, ScoreType, Task, parse_task
+from forebay.loading.late import make_sides
 from forebay.loading.modules import Loader
 from forebay.loading.plan import Log, Plan, RoutePlan, make_plan
 from forebay.loading.poolers import Built, build_pipeline
 from forebay.models.base import Encoder
 from forebay.pooling.pooler import Pipeline
 from forebay.text.files import TokenizerFiles, load_tokenizer
+from forebay.text.late import LateSide
 from forebay.text.prompts import Prompts
 from forebay.text.tokenizer import TextTokenizer, lowercase_first
 
@@ -63,7 +65,9 @@ def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> Loaded
     for name, route in plan.routes.items():
         files = load_tokenizer(route.backbone.folder)
         model = loader.backbone(route, files.tokenizer.get_vocab_size())
-        texts[name] = _make_text(loader, route, model, files, f" of route '{name}'" if name else "")
+        label = f" of route '{name}'" if name else ""
+        late = make_sides(spec.late, model, files, label, loader.log)
+        texts[name] = _make_text(loader, route, model, files, label, late)
         built[name] = build_pipeline(loader, route, model, spec, files.marker_ids)
     abilities = _abilities(spec, built, texts, loader)
     return LoadedModel(
@@ -78,7 +82,14 @@ def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> Loaded
     )
 
 
-def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: TokenizerFiles, label: str) -> TextTokenizer:
+def _make_text(
+    loader: Loader,
+    route: RoutePlan,
+    model: Encoder,
+    files: TokenizerFiles,
+    label: str,
+    late: Mapping[str, LateSide] | None,
+) -> TextTokenizer:
     loader.log.say(f"tokenizer{label}", type(files.tokenizer.model).__name__, files.source)
     max_len, source = _choose_max_len(route, model, files, loader.options)
     loader.log.say(f"max_model_len{label}", max_len, source)
@@ -97,6 +108,7 @@ def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: Tokenize
         num_types=model.num_types if files.has_types else 1,
         split_len=_choose_split_len(loader, max_len, label),
         overlap=_choose_overlap(loader, max_len),
+        late=late,
     )
 
 

@@ -11,7 +11,7 @@ from forebay.checkpoint.spec import ModelSpec, architectures_of
 from forebay.core.config import ModelOptions, PoolerConfig
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 
-Kind = Literal["embed", "sequence", "token", "masked_lm"]
+Kind = Literal["embed", "sequence", "token", "masked_lm", "late"]
 
 # The first suffix that an architecture's name ends with tells what it was trained for.
 SUFFIXES: dict[str, Kind | Literal["generate"]] = {
@@ -54,6 +54,7 @@ ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
     "sequence": _ALWAYS | _SEQUENCE | _SCORES | _CHUNKS | {"chunk_scores"},
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
+    "late": _ALWAYS | {"use_activation", "dimensions"},
 }
 
 
@@ -74,6 +75,8 @@ def resolve_kind(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptio
     backbone = stages[0]
     if not isinstance(backbone, TransformerStage):
         return "embed", "modules.json" if not spec.is_default_pipeline else "a static embedding's files"
+    if spec.late is not None:
+        return "late", spec.late.source
     names = architectures_of(backbone.config)
     trained = trained_for(names)
     if options.convert == "embed":

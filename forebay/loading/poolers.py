@@ -72,7 +72,7 @@ def _build_classifier(
         use_activation=overrides.use_activation is not False,
     )
     if route.kind == "sequence":
-        method, *others = overrides.sequence_methods or ("CLS",)
+        method, *others = overrides.sequence_methods or (model.head_method,)
         if others:
             raise InvalidRequest("a classifier reads one row: give one seq_pooling_type", field="pooler_config")
         loader.log.say(

@@ -79,7 +79,8 @@ def attach_head(encoder: Encoder, kind: HeadKind, config: Mapping[str, Any], num
         known = ", ".join(encoder.heads) or "none"
         raise UnsupportedCheckpoint(f"this architecture has no head for '{kind}'; it has: {known}")
     activation = names.activation or read(config, "hidden_act", str, read(config, "activation", str, "gelu"))
-    match kind:
+    encoder.head = encoder.make_head(kind, num_labels)
+    match kind if encoder.head is None else None:
         case "sequence":
             encoder.head = SequenceHead(encoder.hidden_size, num_labels, activation)
         case "token":

@@ -186,6 +186,34 @@ DECODERS: dict[str, tuple[type, type, dict[str, Any]]] = {
 """Config, model and sizes of each decoder; epsilons and windows are far from every default."""
 
 
+def modernbert(folder: Path, *, seed: int = 11, **changes: Any) -> Path:
+    """ModernBERT: four layers, a window of three tokens to either side in two of them, two bases of positions."""
+    tokenizer = lexicon.wordpiece(_BERT_NAMES)
+    config = transformers.ModernBertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        **{
+            **{name: value for name, value in _SIZES.items() if name != "hidden_dropout_prob"},
+            "num_hidden_layers": 4,
+            "local_attention": 6,
+            "norm_eps": 1e-2,
+            **dict.fromkeys(("bos_token_id", "cls_token_id"), 2),
+            **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
+            "pad_token_id": 0,
+            **changes,
+        },
+    )
+    _save_model(transformers.ModernBertModel(config), folder, seed)
+    lexicon.save(
+        tokenizer,
+        folder,
+        max_length=MAX_LEN,
+        tokenizer_class="TokenizersBackend",
+        specials=_BERT_SPECIALS,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    return folder
+
+
 def static(folder: Path, *, seed: int = 7) -> Path:
     """Static embeddings as sentence-transformers saves them: one row a token, no modules.json of its own."""
     tokenizer = lexicon.wordpiece(_BERT_NAMES)
@@ -238,5 +266,6 @@ TRANSFORMERS: dict[str, Callable[..., Path]] = {
     "camembert": camembert,
     "electra": electra,
     "albert": albert,
+    "modernbert": modernbert,
 }
 """Maker of each architecture's plain transformers checkpoint, by the name of its family."""

@@ -22,6 +22,7 @@ from forebay.checkpoint.documents import (
     read_json,
     read_optional_document,
 )
+from forebay.checkpoint.late import STANFORD_ARCHITECTURE
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
     SENTENCE,
@@ -41,7 +42,6 @@ from forebay.checkpoint.stages import (
     TransformerStage,
     WeightedLayerPoolingStage,
 )
-from forebay.checkpoint.late import STANFORD_ARCHITECTURE
 from forebay.checkpoint.transformer_files import TransformerFiles, read_transformer_files
 from forebay.checkpoint.weights import iter_weights
 from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint, WeightsMismatch

@@ -20,7 +20,8 @@ def attention(qkv: State, num_heads: int, batch: FlatBatch, bias: Tensor | None 
 
     ``qkv`` is [T, 3 * H] (queries, keys, values side by side), H = num_heads * head size; ``bias``, added to
     the scaled scores, is [num_heads, L, L] for the longest sequence and is cut for shorter ones, so it may
-    depend only on positions; keys beyond the batch's ``key_lens`` are not seen. Returns [T, H]. Formula: softmax(q kᵀ / sqrt(d) + bias) v (Vaswani et al. 2017).
+    depend only on positions; keys beyond the batch's ``key_lens`` are not seen. Returns [T, H].
+    Formula: softmax(q kᵀ / sqrt(d) + bias) v (Vaswani et al. 2017).
     """
     if isinstance(qkv, Value):
         return qkv.recorder.attention(qkv, num_heads)
@@ -46,7 +47,7 @@ def attention(qkv: State, num_heads: int, batch: FlatBatch, bias: Tensor | None 
 def attention_reference(qkv: Tensor, num_heads: int, batch: FlatBatch, bias: Tensor | None = None) -> Tensor:
     """The same, one sequence and one plain formula at a time; tests compare ``attention`` with it."""
     width = qkv.shape[1] // 3
-    outs = []
+    outs: list[Tensor] = []
     borders = batch.cu_seqlens.tolist()
     for start, end in pairwise(borders):
         length = end - start

@@ -108,8 +108,8 @@ class Loader:
         if stage.tensor is None:
             tensors = self._small(load_tensors(stage.folder))
         else:
-            stored = {name: tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor}
-            tensors = {"linear.weight": tensor for tensor in self._small(stored).values()}
+            found = (tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor)
+            tensors = self._small({"linear.weight": next(found)})
         has_residual = stage.use_residual and stage.in_features != stage.out_features
         shape = (stage.out_features, stage.in_features)
         dense = Dense(

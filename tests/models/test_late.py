@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 from forebay import PoolingModel
@@ -231,3 +232,25 @@ def test_a_projection_that_is_missing_fails_the_load(tmp_path: Path) -> None:
 def test_other_tasks_are_refused(model: PoolingModel) -> None:
     with pytest.raises(InvalidRequest, match="token_embed"):
         model.embed("lake")
+
+
+@pytest.mark.parametrize("factor", [2, 3, 50])
+def test_alike_vectors_are_joined(model: PoolingModel, factor: int) -> None:
+    """Against sentence-transformers' pooling with the rule of PyLate: the first vector stays, means stay as they are."""
+    from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
+
+    whole = [torch.from_numpy(np.array(rows)) for rows in model.token_embed(list(TEXTS)).matrices]
+    expected = HierarchicalTokenPooling(factor, normalize_embeddings=False).pool(whole)
+    found = model.token_embed(list(TEXTS), pool_factor=factor).matrices
+    for row, wanted in zip(found, expected, strict=True):
+        assert row.shape == tuple(wanted.shape)
+        assert np.abs(row - wanted.numpy()).max() <= TOLERANCE
+    assert len(found[-1]) < len(whole[-1])
+
+
+def test_joining_is_for_documents(model: PoolingModel) -> None:
+    same = model.token_embed(TEXTS[0], pool_factor=1).matrices[0]
+    np.testing.assert_array_equal(same, model.token_embed(TEXTS[0]).matrices[0])
+    for wrong in ({"pool_factor": 2, "input_type": "query"}, {"pool_factor": 0}, {"pool_factor": 2, "chunk_size": 2}):
+        with pytest.raises(InvalidRequest, match="pool_factor|joined"):
+            model.token_embed(TEXTS[0], **wrong)  # type: ignore[arg-type]

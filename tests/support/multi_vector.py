@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from torch import nn
 
 from tests.support import tiny
@@ -104,7 +104,6 @@ def multi_vector_encoder(
     work: Path,
     *,
     mask: MultiVectorMask | None = None,
-    pooling: HierarchicalTokenPooling | None = None,
     prompts: dict[str, str] | None = None,
     **settings: Any,
 ) -> Path:
@@ -117,7 +116,6 @@ def multi_vector_encoder(
         dense,
         *([mask] if mask is not None else []),
         Normalize(module_input_name="token_embeddings"),
-        *([pooling] if pooling is not None else []),
     ]
     MultiVectorEncoder(modules=modules, prompts=prompts or {}, device="cpu").save(str(folder))
     shutil.rmtree(work)

@@ -12,29 +12,23 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.layers.kv import BLOCK_SIZE
 
-
-def hash_chain(ids: NDArray[np.int32], salt: str = "") -> list[bytes]:
+def hash_chain(ids: NDArray[np.int32], block_size: int, salt: str = "") -> list[bytes]:
     """Hash each full block of ids with all before it; sequences with other salts share nothing."""
     parent = blake2b(salt.encode(), digest_size=16).digest()
     chain = []
-    for start in range(0, len(ids) - BLOCK_SIZE + 1, BLOCK_SIZE):
-        parent = blake2b(parent + ids[start : start + BLOCK_SIZE].tobytes(), digest_size=16).digest()
+    for start in range(0, len(ids) - block_size + 1, block_size):
+        parent = blake2b(parent + ids[start : start + block_size].tobytes(), digest_size=16).digest()
         chain.append(parent)
     return chain
 
 
-def count_blocks(num_tokens: int) -> int:
-    """Blocks that hold so many tokens."""
-    return -(-num_tokens // BLOCK_SIZE)
-
-
 class BlockPool:
-    """Blocks 1 to ``size``; block 0 belongs to nobody and is never given out."""
+    """Blocks 1 to ``size``, of ``block_size`` tokens each; block 0 belongs to nobody and is never given out."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, block_size: int) -> None:
         self.size = size
+        self.block_size = block_size
         self._holders = [0] * (size + 1)
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size + 1))  # next to be taken first
         self._block_of: dict[bytes, int] = {}
@@ -44,6 +38,10 @@ class BlockPool:
     def num_held(self) -> int:
         """Blocks that sequences hold."""
         return self.size - len(self._free)
+
+    def count_blocks(self, num_tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-num_tokens // self.block_size)
 
     def find(self, chain: Seq[bytes]) -> list[int]:
         """The blocks that hold the longest known prefix of a chain."""

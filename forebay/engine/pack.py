@@ -10,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from forebay.core.params import PoolingParams
-from forebay.engine.blocks import count_blocks
 from forebay.engine.sequence import Sequence
 from forebay.layers.batch import FlatBatch, Run
-from forebay.layers.kv import BLOCK_SIZE, BatchKV, KVPool, Segment
+from forebay.layers.kv import BatchKV, KVPool, Segment
 from forebay.pooling.cursor import Cursor
 
 
@@ -45,14 +44,14 @@ def pack(sequences: Seq[Sequence], device: torch.device, pool: KVPool | None = N
     """Lay the chunks of distinct sequences end to end, ordered by length, and group them by what they ask for.
 
     Three sequences ``[5 6 7] [8] [5 6 7]`` become the ids ``8 5 6 7`` with borders ``0 1 4``; the first and the
-    third share the batch's second place. Of equal lengths, those that share what they have read lie side by side.
+    third share the batch's second place. Of equal lengths, those with as much before this chunk lie side by side.
     """
     distinct: dict[tuple[object, ...], Sequence] = {}
     for seq in sequences:
         if seq.step_key not in distinct or seq.table:
             distinct[seq.step_key] = seq  # of equal ones, the one that holds blocks
     ordered = sorted(
-        distinct.items(), key=lambda item: (item[1].end - item[1].start, item[1].num_attended, _before(item[1]))
+        distinct.items(), key=lambda item: (item[1].end - item[1].start, item[1].start, item[1].num_attended)
     )
     row_of = {key: row for row, (key, _) in enumerate(ordered)}
     asked: dict[PoolingParams, list[Sequence]] = {}
@@ -70,11 +69,6 @@ def pack(sequences: Seq[Sequence], device: torch.device, pool: KVPool | None = N
     if pool is not None and any(seq.table for _, seq in ordered):
         batch = replace(batch, kv=_place([seq for _, seq in ordered], pool, device))
     return Packed(batch, cursor, groups)
-
-
-def _before(seq: Sequence) -> list[int]:
-    """The blocks of what comes before this chunk."""
-    return seq.table[: count_blocks(seq.start)]
 
 
 def _lay_out(ordered: list[Sequence], device: torch.device) -> tuple[FlatBatch, Cursor]:
@@ -123,22 +117,21 @@ def _kept(ordered: list[Sequence]) -> NDArray[np.bool_] | None:
 def _place(ordered: list[Sequence], pool: KVPool, device: torch.device) -> BatchKV:
     """Where each token's keys and values go, and what each sequence has there already."""
     slots, segments, row = [], [], 0
-    for _, members in groupby(ordered, key=lambda seq: (seq.end - seq.start, seq.start, _before(seq))):
-        alike = list(members)
-        slots += [_slots(seq, seq.start, seq.end) for seq in alike]
-        first, length = alike[0], alike[0].end - alike[0].start
-        prefix = torch.from_numpy(_slots(first, 0, first.start)).to(device) if first.start else None
-        segments.append(Segment(row, len(alike), length, prefix))
-        row += len(alike) * length
+    for (length, start), members in groupby(ordered, key=lambda seq: (seq.end - seq.start, seq.start)):
+        whole = np.stack([_slots(seq, pool.block_size) for seq in members])
+        slots.append(whole[:, start:].reshape(-1))
+        kept = torch.from_numpy(whole).to(device) if start else None
+        segments.append(Segment(row, len(whole), length, kept))
+        row += len(whole) * length
     return BatchKV(pool, torch.from_numpy(np.concatenate(slots)).to(device), segments)
 
 
-def _slots(seq: Sequence, start: int, end: int) -> NDArray[np.int64]:
-    """The slots of a sequence's tokens; 0, which nobody reads, where it holds no blocks."""
+def _slots(seq: Sequence, block_size: int) -> NDArray[np.int64]:
+    """The slots of a sequence's tokens up to this step's last; 0, which nobody reads, where it holds no blocks."""
     if not seq.table:
-        return np.zeros(end - start, np.int64)
-    places = np.arange(start, end)
-    return np.array(seq.table, np.int64)[places // BLOCK_SIZE] * BLOCK_SIZE + places % BLOCK_SIZE
+        return np.zeros(seq.end, np.int64)
+    places = np.arange(seq.end)
+    return np.array(seq.table, np.int64)[places // block_size] * block_size + places % block_size
 
 
 def _types(ordered: list[Sequence], device: torch.device) -> torch.Tensor | None:

@@ -9,17 +9,11 @@ without where there are none. Not thread-safe: the loop holds the lock.
 from collections.abc import Callable
 
 from forebay.core.config import EngineLimits
-from forebay.engine.blocks import BlockPool, count_blocks, hash_chain
+from forebay.engine.blocks import BlockPool, hash_chain
 from forebay.engine.sequence import Sequence
-from forebay.layers.kv import BLOCK_SIZE
 
 # A sequence is cut only where the step has at least this share of its budget left.
 _LEAST_CHUNK = 4
-
-
-def plan_blocks(limits: EngineLimits) -> int:
-    """Blocks for two steps of the shortest sequences that have any, and for the prefixes to keep."""
-    return count_blocks(2 * limits.max_step_tokens + limits.prefix_cache_tokens)
 
 
 class Prefill:
@@ -27,9 +21,11 @@ class Prefill:
 
     def __init__(self, limits: EngineLimits, count_spare: Callable[[Sequence], int]) -> None:
         self._budget = limits.max_step_tokens
-        self._caches = limits.prefix_cache_tokens > 0
+        self._cuts = limits.enable_chunked_prefill
+        self._caches = limits.enable_prefix_caching
         self._count_spare = count_spare
-        self.pool = BlockPool(plan_blocks(limits))
+        num_tokens = 2 * limits.max_step_tokens + limits.prefix_cache_tokens
+        self.pool = BlockPool(-(-num_tokens // limits.block_size), limits.block_size)
 
     def plan(self, seq: Sequence, left: int, *, is_first: bool) -> int | None:
         """Set the sequence's next chunk and return its tokens; None where it has to wait.
@@ -39,13 +35,10 @@ class Prefill:
         if seq.table:
             return self._go_on(seq, left, is_first=is_first)
         known = self._find(seq)
-        num_tokens = len(seq.ids) - len(known) * BLOCK_SIZE
-        if num_tokens > self._budget:
+        if self._cuts and self._count_left(seq, known) > self._budget:
             return self._begin(seq, known, left, is_first=is_first)
-        if num_tokens > left:
+        if self._count_left(seq, known) > left and not is_first:
             return None
-        if not self._caches or len(seq.ids) < BLOCK_SIZE:
-            return num_tokens
         return self._hold_if_free(seq, known, left, is_first=is_first)
 
     def ride(self, seq: Sequence, start: int) -> bool:
@@ -58,7 +51,7 @@ class Prefill:
     def restart(self, seq: Sequence) -> None:
         """Begin anew after a failure: nothing that others computed is read."""
         self.release(seq)
-        if len(seq.ids) > self._budget:
+        if self._cuts and len(seq.ids) > self._budget:
             self._begin(seq, [], self._budget, is_first=True)
 
     def advance(self, seq: Sequence) -> None:
@@ -75,28 +68,35 @@ class Prefill:
         self.pool.free(seq.table)
         seq.restart()
 
+    def _count_left(self, seq: Sequence, known: list[int]) -> int:
+        return len(seq.ids) - len(known) * self.pool.block_size
+
     def _chain(self, seq: Sequence) -> list[bytes]:
         if seq.chain is None:
-            seq.chain = hash_chain(seq.ids, seq.route)
+            seq.chain = hash_chain(seq.ids, self.pool.block_size, f"{len(seq.route)} {seq.route}{seq.job.salt}")
         return seq.chain
 
     def _find(self, seq: Sequence) -> list[int]:
-        if not self._caches:
-            return []
-        num_spare = min(self._count_spare(seq), len(seq.ids) - 1)
-        return self.pool.find(self._chain(seq)[: num_spare // BLOCK_SIZE]) if num_spare >= BLOCK_SIZE else []
+        """The blocks of a known prefix; never of all tokens, since the last one's state is made anew."""
+        num_blocks = min(self._count_spare(seq), len(seq.ids) - 1) // self.pool.block_size if self._caches else 0
+        return self.pool.find(self._chain(seq)[:num_blocks]) if num_blocks > 0 else []
 
     def _hold_if_free(self, seq: Sequence, known: list[int], left: int, *, is_first: bool) -> int | None:
-        table = self.pool.take(known, count_blocks(len(seq.ids)) - len(known))
+        """Take all that is not known in this step, and hold blocks only so that others may find it."""
+        table = None
+        if self._caches and len(seq.ids) >= self.pool.block_size:
+            table = self.pool.take(known, self.pool.count_blocks(len(seq.ids)) - len(known))
         if table is not None:
-            seq.begin(table, len(known) * BLOCK_SIZE, len(seq.ids))
-        elif len(seq.ids) > left:  # without what is known it is too long
-            return self._begin(seq, [], left, is_first=is_first) if len(seq.ids) > self._budget else None
+            seq.begin(table, len(known) * self.pool.block_size, len(seq.ids))
+        elif known and len(seq.ids) > left:  # without what is known it is too long
+            if self._cuts and len(seq.ids) > self._budget:
+                return self._begin(seq, [], left, is_first=is_first)
+            return len(seq.ids) if is_first else None
         return seq.end - seq.start
 
     def _begin(self, seq: Sequence, known: list[int], left: int, *, is_first: bool) -> int | None:
         """Begin a sequence that no step can hold."""
-        num_blocks = count_blocks(len(seq.ids))
+        num_blocks = self.pool.count_blocks(len(seq.ids))
         if num_blocks > self.pool.size:
             return len(seq.ids) if is_first else None
         if left < self._least(is_first=is_first):
@@ -104,7 +104,7 @@ class Prefill:
         table = self.pool.take(known, num_blocks - len(known))
         if table is None:
             return None
-        start = len(known) * BLOCK_SIZE
+        start = len(known) * self.pool.block_size
         seq.begin(table, start, min(len(seq.ids), start + left))
         return seq.end - seq.start
 

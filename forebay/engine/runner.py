@@ -50,24 +50,21 @@ class Runner:
 
     @property
     def is_causal(self) -> bool:
-        """True where a model attends only to what came before, so that its keys and values can be kept."""
-        return any(_is_causal(pipeline) for pipeline in self._pipelines.values())
+        """True where every model attends only to what came before, so that its keys and values can be kept."""
+        return all(_is_causal(pipeline.model) for pipeline in self._pipelines.values())
 
-    def reserve(self, num_blocks: int) -> int:
-        """Make room for the keys and values of so many blocks in each causal model; returns the bytes reserved."""
-        by_model: dict[int, KVPool] = {}
-        for route, pipeline in self._pipelines.items():
-            if _is_causal(pipeline):
-                model: Any = pipeline.model
-                if id(model) not in by_model:
-                    by_model[id(model)] = KVPool.reserve(model, num_blocks, _dtype_of(model), self._device)
-                self._pools[route] = by_model[id(model)]
-        return sum(pool.num_bytes for pool in by_model.values())
+    def reserve(self, num_blocks: int, block_size: int) -> int:
+        """Make room for the keys and values of so many blocks in each model; returns the bytes reserved."""
+        models: dict[int, Any] = {id(pipeline.model): pipeline.model for pipeline in self._pipelines.values()}
+        pools = {
+            key: KVPool.reserve(model, num_blocks, _dtype_of(model), self._device, block_size=block_size)
+            for key, model in models.items()
+        }
+        self._pools = {route: pools[id(pipeline.model)] for route, pipeline in self._pipelines.items()}
+        return sum(pool.num_bytes for pool in pools.values())
 
     def count_spare(self, seq: Sequence) -> int:
-        """How many first tokens of a sequence need no states: 0 where those after them could not go on from there."""
-        if seq.route not in self._pools:
-            return 0
+        """How many first tokens of a sequence need no states, whatever its outputs make of them."""
         return self._pipelines[seq.route].count_spare(seq.params, seq.ids, seq.prompt_len)
 
     @torch.inference_mode()
@@ -149,8 +146,9 @@ def _finish(pipeline: Pipeline, seq: Sequence, params: PoolingParams) -> Result:
     return Result(seq, rows, all(is_finite(row) for row in rows))
 
 
-def _is_causal(pipeline: Pipeline) -> bool:
-    return bool(getattr(pipeline.model, "is_causal", False))
+def _is_causal(model: object) -> bool:
+    """Causal, and without a rotation that depends on the length of the whole text."""
+    return bool(getattr(model, "is_causal", False)) and not getattr(model, "reads_length", False)
 
 
 def _dtype_of(model: torch.nn.Module) -> torch.dtype:

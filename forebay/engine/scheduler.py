@@ -115,7 +115,7 @@ class Scheduler:
                 self._forget(seq, num_waiting)
             else:
                 skipped.append(seq)
-                seq.passes += bool(step.sequences)  # what waits for blocks alone is not passed by anyone
+                seq.passes += 1
                 if seq.passes > self._limits.max_passes:
                     break
         queue.extendleft(reversed(skipped))

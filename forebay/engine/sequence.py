@@ -16,7 +16,7 @@ from forebay.core.errors import ForebayError
 from forebay.core.params import PoolingParams
 from forebay.core.request import Lane, Matrix, Reading, Reply, Row, SparseVector, Timings
 from forebay.core.tasks import Task
-from forebay.engine.join import Part, join_parts
+from forebay.engine.join import JOINS, Join, Part
 from forebay.engine.query import Query
 
 _READING_KEY = 1 << 40
@@ -33,13 +33,14 @@ class Job:
         self.submitted_at = time.monotonic()
         self.started_at: float | None = None
         self.sequences: list[Sequence] = []
+        self.salt = ""
         self._tasks: tuple[Task, ...] = ()
         self._rows: list[tuple[Row, ...] | None] = []
         self._errors: dict[int, ForebayError] = {}
         self._num_left = 0
         self._num_parts: NDArray[np.int64] = np.zeros(0, np.int64)
         self._parts: dict[int, dict[int, Part]] = {}
-        self._is_unit = False
+        self._join: Join = "mean"
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
     def fill(
@@ -61,6 +62,7 @@ class Job:
         ]
         for seq, type_ids in zip(self.sequences, tokens.type_ids or (), strict=False):
             seq.set_types(type_ids)
+        self.salt = traits.salt
         for seq, reading in zip(self.sequences, tokens.readings or (), strict=False):
             seq.set_reading(reading)
         if against is not None:
@@ -68,7 +70,7 @@ class Job:
             for seq in self.sequences:
                 seq.query = queries[id(against[seq.index])]
         self._tasks = traits.params.outputs
-        self._is_unit = traits.is_unit
+        self._join = traits.join
         self._rows = [None] * len(truncated)
         self._num_left = len(self.sequences)
         self._num_parts = np.bincount(tokens.owners, minlength=len(truncated))
@@ -88,14 +90,14 @@ class Job:
         return self._count_down()
 
     def _deliver_part(self, seq: "Sequence", rows: tuple[Row, ...]) -> None:
-        """Keep one window's vector until those of all windows of the text are there."""
+        """Keep one window's output until those of all windows of the text are there."""
         (vector,) = rows
-        assert not isinstance(vector, SparseVector), "only embeddings are split"
+        assert not isinstance(vector, SparseVector), "only embeddings and scores are split"
         parts = self._parts.setdefault(seq.index, {})
         parts[seq.place] = Part(vector, len(seq.ids))
         if len(parts) == self._num_parts[seq.index]:
             in_order = [part for _, part in sorted(self._parts.pop(seq.index).items())]
-            self._rows[seq.index] = (join_parts(in_order, is_unit=self._is_unit),)
+            self._rows[seq.index] = (JOINS[self._join](in_order),)
 
     def fail(self, index: int, error: ForebayError) -> bool:
         """Take the error of one of an item's sequences; True when it was the last."""
@@ -171,11 +173,15 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
-    """What all sequences of a request share; ``is_unit`` tells that its vectors are of unit length."""
+    """What all sequences of a request share; ``join`` makes one output of a long text's windows.
+
+    Prefixes are found by sequences with the same ``salt`` alone.
+    """
 
     params: PoolingParams
     route: str
-    is_unit: bool = False
+    join: Join = "mean"
+    salt: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -38,8 +38,8 @@ class FlatBatch:
     ``input_ids`` int64 [T]; ``positions`` int64 [T], from 0 within each whole sequence; ``cu_seqlens`` int64 [n + 1],
     the sequences' borders; ``type_ids`` int64 [T], or None where all are 0; ``runs`` covers all rows in order; ``kv``
     is where causal models keep keys and values for chunks to come, None where nothing is kept and nothing came before.
-    ``key_lens`` int64 [n] (host) tells how many of a sequence's first tokens its tokens attend to, None where it is
-    all; of sequences of one length, those with equal ones lie side by side.
+    ``key_lens`` int64 [n] (host) tells how many of a sequence's first tokens its tokens attend to (None: to all);
+    of sequences of one length, those with equal ones lie side by side.
     """
 
     input_ids: Tensor

@@ -18,6 +18,9 @@ from forebay.layers.kv import Segment
 # Queries of one masked call of the fused kernel.
 _BLOCK_QUERIES = 256
 
+# Numbers in the copies of kept keys that are made at a time: 32 MB in float32, and as much for values.
+_KEPT_NUMBERS = 8 << 20
+
 # Numbers in a block of scores, where they are written out: 16 MB in float32.
 _BLOCK_SCORES = 4 << 20
 
@@ -52,12 +55,12 @@ def decoder_attention(q: Tensor, k: Tensor, v: Tensor, batch: FlatBatch, spec: A
     for segment in _segments(batch):
         if not segment.length:  # empty sequences have no rows
             continue
-        query = _by_head(q[segment.rows], segment, spec.num_heads)
-        key, value = (_by_head(x[segment.rows], segment, spec.num_kv_heads) for x in (k, v))
-        if segment.prefix is not None:
-            past_key, past_value = _load_past(batch, segment.prefix, spec)
-            key, value = _prepend(past_key, key), _prepend(past_value, value)
-        _attend(query, key, value, spec, _by_head(out[segment.rows], segment, spec.num_heads))
+        query, mixed = (_by_head(x[segment.rows], segment.num_seqs, spec.num_heads) for x in (q, out))
+        if segment.slots is None:
+            key, value = (_by_head(x[segment.rows], segment.num_seqs, spec.num_kv_heads) for x in (k, v))
+            _attend(query, key, value, spec, mixed)
+        else:
+            _attend_kept(query, segment.slots, batch, spec, mixed)
     return out
 
 
@@ -68,31 +71,30 @@ def _segments(batch: FlatBatch) -> Iterator[Segment]:
         yield from (Segment(*run) for run in batch.runs)
 
 
-def _by_head(rows: Tensor, segment: Segment, num_heads: int) -> Tensor:
+def _by_head(rows: Tensor, num_seqs: int, num_heads: int) -> Tensor:
     """[n * L, heads * d] → a view [n, heads, L, d]."""
-    return rows.view(segment.num_seqs, segment.length, num_heads, -1).transpose(1, 2)
+    return rows.view(num_seqs, rows.shape[0] // num_seqs, num_heads, -1).transpose(1, 2)
 
 
-def _load_past(batch: FlatBatch, prefix: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor]:
-    """Keys and values [kv heads, P, d] of what the first token of a chunk still sees."""
+def _attend_kept(query: Tensor, slots: Tensor, batch: FlatBatch, spec: AttentionSpec, out: Tensor) -> None:
+    """Attention to keys and values at ``slots`` [n, K], copied once, for some sequences at a time."""
     assert batch.kv is not None
-    if spec.window is not None:
-        prefix = prefix[max(0, len(prefix) - spec.window + 1) :]
-    past_key, past_value = (
-        x.view(len(prefix), spec.num_kv_heads, spec.head_dim).transpose(0, 1) for x in batch.kv.load(spec.layer, prefix)
-    )
-    return past_key, past_value
-
-
-def _prepend(past: Tensor, own: Tensor) -> Tensor:
-    """[kv heads, P, d] before each of [n, kv heads, L, d]."""
-    return torch.cat([past.expand(len(own), -1, -1, -1), own], dim=2)
+    if spec.window is not None:  # what even the first query does not see
+        slots = slots[:, max(0, slots.shape[1] - query.shape[2] - spec.window + 1) :]
+    step = max(1, _KEPT_NUMBERS // (slots.shape[1] * spec.num_kv_heads * spec.head_dim))
+    for at in range(0, len(slots), step):
+        own = slice(at, min(at + step, len(slots)))
+        key, value = (
+            x.view(*x.shape[:2], spec.num_kv_heads, spec.head_dim).transpose(1, 2)
+            for x in batch.kv.load(spec.layer, slots[own])
+        )
+        _attend(query[own], key, value, spec, out[own])
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, out: Tensor) -> None:
     """Queries [n, heads, L, d] are the last L of the K keys [n, kv heads, K, d]; the result goes to ``out``."""
     num_keys, before = key.shape[2], key.shape[2] - query.shape[2]
-    is_whole = spec.window is None or num_keys <= spec.window
+    is_whole = spec.window is None or num_keys <= spec.window  # no query misses a key that the window hides
     if is_whole and spec.soft_cap is None and not (before and spec.is_causal):
         mixed = F.scaled_dot_product_attention(
             query,

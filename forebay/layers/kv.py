@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK_SIZE = 16
-
 
 class CausalModel(Protocol):
     """What must be known of a model to hold its keys and values."""
@@ -25,16 +23,20 @@ class CausalModel(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVPool:
-    """Keys and values of all layers, each [layers, slots, kv heads * head size]."""
+    """Keys and values of all layers, each [layers, slots, kv heads * head size]; a block has ``block_size`` slots."""
 
     keys: Tensor
     values: Tensor
+    block_size: int
 
     @classmethod
-    def reserve(cls, model: CausalModel, num_blocks: int, dtype: torch.dtype, device: torch.device) -> "KVPool":
+    def reserve(
+        cls, model: CausalModel, num_blocks: int, dtype: torch.dtype, device: torch.device, *, block_size: int
+    ) -> "KVPool":
         """Make room for so many blocks. On the CPU memory is taken up as it is first written to."""
-        shape = (model.num_layers, num_blocks * BLOCK_SIZE, model.num_kv_heads * model.head_dim)
-        return cls(torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
+        shape = (model.num_layers, num_blocks * block_size, model.num_kv_heads * model.head_dim)
+        keys, values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+        return cls(keys, values, block_size)
 
     @property
     def num_bytes(self) -> int:
@@ -43,16 +45,16 @@ class KVPool:
 
 
 class Segment(NamedTuple):
-    """Neighbouring sequences of equal length that share what stands before this chunk.
+    """Neighbouring sequences with as many tokens in this step as each other, and as many before it.
 
-    Their rows are ``start`` to ``start + num_seqs * length``; ``prefix`` are the slots, int64 [P], of the P tokens
-    before each of them, None where there are none.
+    Their rows are ``start`` to ``start + num_seqs * length``; ``slots``, int64 [num_seqs, K], are those of each one's
+    K tokens from its first to the last of this step, None where this step has the first.
     """
 
     start: int
     num_seqs: int
     length: int
-    prefix: Tensor | None = None
+    slots: Tensor | None = None
 
     @property
     def rows(self) -> slice:
@@ -62,8 +64,8 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchKV:
-    """Where a step's new keys and values go (``slots`` int64 [T]), and what they meet there: ``segments`` cover all
-    rows in order."""
+    """Where a step's new keys and values go (``slots`` int64 [T]) and what is there before; ``segments`` cover all rows
+    in order."""
 
     pool: KVPool
     slots: Tensor
@@ -75,8 +77,10 @@ class BatchKV:
         self.pool.values[layer].index_copy_(0, self.slots, values)
 
     def load(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a layer's keys and values at ``slots``, one gather each."""
-        return self.pool.keys[layer].index_select(0, slots), self.pool.values[layer].index_select(0, slots)
+        """Return a layer's keys and values at ``slots`` [n, K], one copy each: [n, K, kv heads * head size]."""
+        shape, flat = (*slots.shape, -1), slots.reshape(-1)
+        keys, values = (x[layer].index_select(0, flat).view(shape) for x in (self.pool.keys, self.pool.values))
+        return keys, values
 
     def filled(self, num_more: int) -> "BatchKV":
         """The same with sequences of one token at the end, which are not kept."""

@@ -21,7 +21,7 @@ from forebay.checkpoint.pipeline import (
 )
 from forebay.checkpoint.weights import iter_weights, load_file, load_sparse_static, load_tensors
 from forebay.core.config import ModelOptions
-from forebay.core.errors import UnsupportedCheckpoint, WeightsMismatch
+from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint, WeightsMismatch
 from forebay.layers.native import choose_kernels
 from forebay.layers.program import NoNativeForm, Program, Recorder
 from forebay.loading.fill import fill
@@ -72,22 +72,28 @@ class Loader:
             naming = model.naming
             if route.head is not None:
                 naming = attach_head(model, route.head, stage.config, len(labels_of(stage.config)))
-        dtype = getattr(torch, self.plan.dtype)
-        recorder = self._choose_path(model, dtype)
+        recorder = self._choose_path(model)
+        # A program rounds the products of its layers itself; all else in it is float32.
+        dtype = torch.float32 if recorder is not None else getattr(torch, self.plan.dtype)
         tensors = ((name, tensor) for name, tensor in iter_weights(stage.folder) if name not in route.other_tensors)
         self.num_parameters += fill(model, naming, tensors, dtype, self.device)
         if recorder is not None:
             model.program = Program(recorder)
         return model.eval()
 
-    def _choose_path(self, model: Encoder, dtype: torch.dtype) -> Recorder | None:
+    def _choose_path(self, model: Encoder) -> Recorder | None:
         """Return the empty model as a recording where the native kernels can run it, its layers marked for them."""
-        kernels = choose_kernels(dtype, self.device)
+        kernels = choose_kernels(self.plan.dtype, self.device)
         try:
-            recorder = model.record(kernels.name) if kernels.name else None
+            recorder = model.record(kernels.name, self.plan.dtype) if kernels.name else None  # type: ignore[arg-type]
             source = kernels.why
         except NoNativeForm as missing:
             recorder, source = None, str(missing)
+        if recorder is None and self.plan.dtype == "int8":
+            raise InvalidRequest(
+                f"int8 is computed by the native kernels only, which can't run here: {source}; use bfloat16 or float32",
+                field="dtype",
+            )
         self.log.say("compute path", "torch" if recorder is None else f"native {kernels.name}", source)
         return recorder
 
@@ -108,8 +114,8 @@ class Loader:
         if stage.tensor is None:
             tensors = self._small(load_tensors(stage.folder))
         else:
-            found = (tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor)
-            tensors = self._small({"linear.weight": next(found)})
+            stored = {name: tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor}
+            tensors = dict(zip(("linear.weight",), self._small(stored).values(), strict=False))
         has_residual = stage.use_residual and stage.in_features != stage.out_features
         shape = (stage.out_features, stage.in_features)
         dense = Dense(

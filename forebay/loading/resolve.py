@@ -46,11 +46,12 @@ _ALWAYS = frozenset({"task"})
 _SEQUENCE = frozenset({"pooling_type", "seq_pooling_type", "use_activation"})
 _TOKEN = frozenset({"pooling_type", "tok_pooling_type", "use_activation", "step_tag_id"})
 _SCORES = frozenset({"logit_mean", "logit_sigma"})
+_CHUNKS = frozenset({"enable_chunked_processing", "max_embed_len", "chunk_overlap"})
 
 # Which overrides mean something to which kind of model; the others are refused, not ignored.
 ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
-    "embed": _ALWAYS | _SEQUENCE | _TOKEN | {"dimensions", "enable_chunked_processing", "max_embed_len"},
-    "sequence": _ALWAYS | _SEQUENCE | _SCORES,
+    "embed": _ALWAYS | _SEQUENCE | _TOKEN | _CHUNKS | {"dimensions"},
+    "sequence": _ALWAYS | _SEQUENCE | _SCORES | _CHUNKS | {"chunk_scores"},
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
     "late": _ALWAYS | {"use_activation", "dimensions"},

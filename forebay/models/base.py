@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -22,6 +22,9 @@ from forebay.layers.program import Inputs, Program, Recorder, State
 
 _LARGEST = 1 << 26
 _MOST_LAYERS = 1024
+
+if TYPE_CHECKING:
+    from forebay._native import Precision
 
 LayerHook = Callable[[int, Any], None]
 """Called with (layer index, hidden states [T, H]); index 0 is the embedding's output."""
@@ -42,6 +45,7 @@ class Naming:
     ``outside`` map module names to the model's own, or to (own name, part) where the model merges several.
     ``unused`` are patterns of tensors that this model does not need: heads of other tasks, stored buffers.
     ``spare`` are modules whose tensors count only where those that they stand for are not stored.
+    ``is_transposed``: matrices inside layers are stored as [in, out].
     """
 
     prefixes: tuple[str, ...]
@@ -50,6 +54,7 @@ class Naming:
     outside: Mapping[str, str]
     unused: tuple[str, ...] = field(default=())
     spare: Mapping[str, str] = field(default_factory=dict)
+    is_transposed: bool = False
 
     def resolve(self, name: str) -> Target | None:
         """Return the tensor's target, or None for one that is not needed; KeyError for one that is unknown."""
@@ -72,6 +77,11 @@ class Naming:
     def is_spare(self, name: str) -> bool:
         """Tell a tensor that gives way to another of the same target."""
         return self._shorten(name).rpartition(".")[0] in self.spare
+
+    def turn(self, target: Target, tensor: Tensor) -> Tensor:
+        """Return the checkpoint's tensor as its parameter has it."""
+        is_turned = self.is_transposed and tensor.ndim == 2 and target.parameter.startswith("layers.")
+        return tensor.T if is_turned else tensor
 
     def _shorten(self, name: str) -> str:
         return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
@@ -159,12 +169,12 @@ class Encoder(nn.Module, ABC):
         assert isinstance(state, Tensor), "only a recording gives another"
         return state[:num_tokens]
 
-    def record(self, kernels: str) -> Recorder:
+    def record(self, kernels: str, precision: "Precision" = "float32") -> Recorder:
         """Record the network for these native kernels, for which its layers will be packed; raises NoNativeForm."""
-        recorder = Recorder(kernels)
+        recorder = Recorder(kernels, precision)
         self.compute(recorder, recorder.show)
         for linear in recorder.linears:
-            linear.kernels = kernels
+            linear.kernels, linear.precision = kernels, precision
         return recorder
 
 

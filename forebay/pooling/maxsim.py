@@ -41,7 +41,7 @@ def max_sim(
 
 
 def _blocks(lens: NDArray[np.int64], num_rows: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Cut all documents' rows into blocks of at most ``num_rows``, each with the documents that it has rows of."""
+    """Cut the rows of all documents into blocks of at most ``num_rows``, each with the documents it has rows of."""
     ends = np.cumsum(lens)
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, num_rows):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forebay.core.params import PoolingParams
-from forebay.core.request import Lane, Matrix, Reading, Reply
+from forebay.core.request import Lane, Reading, Reply
 from forebay.core.tasks import Task
 from forebay.engine.pack import pack
 from forebay.engine.sequence import Job, SequenceTraits
@@ -50,6 +50,7 @@ def make_job(
     route: str = "",
     prompt_lens: Sequence[int] | None = None,
     owners: Sequence[int] | None = None,
+    salt: str = "",
 ) -> Job:
     """A filled job that nobody has submitted yet; one item a list of ids, or several lists where ``owners`` say so."""
     job = Job(Future[Reply](), lane=lane, deadline=deadline, tokenize_seconds=0.25)
@@ -59,7 +60,7 @@ def make_job(
         np.array(owners if owners is not None else range(len(ids)), np.int64),
     )
     num_items = len(ids) if owners is None else len(set(owners))
-    job.fill(tokens, np.zeros(num_items, np.bool_), SequenceTraits(params or PoolingParams(), route))
+    job.fill(tokens, np.zeros(num_items, np.bool_), SequenceTraits(params or PoolingParams(), route, salt=salt))
     return job
 
 

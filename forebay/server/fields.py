@@ -47,6 +47,7 @@ class ItemsBody(Body):
     use_activation: bool | None = None
     late_chunking_params: LateChunking | None = None
     max_active_dims: int | None = None
+    pool_factor: int | None = None
     prompt: str | None = None
     prompt_name: str | None = None
     input_type: str | None = None
@@ -79,6 +80,7 @@ class ItemsBody(Body):
             use_activation=self.use_activation,
             chunk_size=None if self.late_chunking_params is None else self.late_chunking_params.chunk_size,
             max_active_dims=self.max_active_dims,
+            pool_factor=self.pool_factor,
         )
         check_pooling(pooling, abilities, self.field_names())
         text.check(abilities)

@@ -154,7 +154,7 @@ class PoolingParams:
                 )
         if self.pool_factor is not None and self.chunk_size is not None:
             raise InvalidRequest(
-                "'chunk_size' and 'pool_factor' exclude each other: the first joins neighbours, the second what is alike",
+                "'chunk_size' and 'pool_factor' exclude each other: one joins neighbours, the other what is alike",
                 field="pool_factor",
             )
         if self.dimensions is not None and self.truncate_dim is not None:

@@ -236,7 +236,7 @@ def test_other_tasks_are_refused(model: PoolingModel) -> None:
 
 @pytest.mark.parametrize("factor", [2, 3, 50])
 def test_alike_vectors_are_joined(model: PoolingModel, factor: int) -> None:
-    """Against sentence-transformers' pooling with the rule of PyLate: the first vector stays, means stay as they are."""
+    """Against sentence-transformers with PyLate's rule: the first vector stays, means stay as they are."""
     from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
 
     whole = [torch.from_numpy(np.array(rows)) for rows in model.token_embed(list(TEXTS)).matrices]
@@ -252,5 +252,5 @@ def test_joining_is_for_documents(model: PoolingModel) -> None:
     same = model.token_embed(TEXTS[0], pool_factor=1).matrices[0]
     np.testing.assert_array_equal(same, model.token_embed(TEXTS[0]).matrices[0])
     for wrong in ({"pool_factor": 2, "input_type": "query"}, {"pool_factor": 0}, {"pool_factor": 2, "chunk_size": 2}):
-        with pytest.raises(InvalidRequest, match="pool_factor|joined"):
+        with pytest.raises(InvalidRequest, match=r"pool_factor|joined"):
             model.token_embed(TEXTS[0], **wrong)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sentence_transformers import CrossEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from forebay import PoolingModel
 from tests.parity.test_minilm import DATA, _found
@@ -153,3 +153,23 @@ def _read_qrels(folder: Path) -> Mapping[str, set[str]]:
         if int(grade) > 0:
             right[query].add(document)
     return right
+
+
+def test_trecqa_by_token_vectors() -> None:
+    """The same embedder as a late-interaction model: every token's vector, of unit length."""
+    questions = read_trecqa()
+    with PoolingModel("default", pooler_config={"task": "token_embed"}) as model:
+        assert model.info.similarity == "maxsim"
+        ranked = [[one.index for one in model.rerank(item.query, item.candidates)] for item in questions]
+        path = model.info.path
+    found = quality(questions, ranked)
+    reference = SentenceTransformer(path, device="cpu")
+    expected = []
+    for item in questions:
+        rows = reference.encode([item.query, *item.candidates], output_value="token_embeddings")
+        query, *candidates = [np.asarray(row / row.norm(dim=1, keepdim=True)) for row in rows]
+        expected.append(stable_order(np.array([(query @ row.T).max(1).sum() for row in candidates])))
+    wanted = quality(questions, expected)
+    assert np.abs(np.array(found) - wanted).max() <= TOLERANCE
+    assert found[0] > BM25_MAP
+    assert quality(questions, [order[::-1] for order in ranked])[0] < BM25_MAP

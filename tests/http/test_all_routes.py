@@ -41,29 +41,24 @@ def test_no_value_of_any_field_makes_it_fail(trio, path):
             assert reply.status_code == 200 or len(reply.content) < 1500, (field, value)
 
 
-SCORED = [path for path in PATHS if path.endswith(("/score", "/rerank"))]
-BASES = [
-    {"query": "a", "documents": ["a", "b"]},
-    {"query": "a", "texts": ["a", "b"]},
-    {"queries": "a", "documents": ["a", "b"]},
-    {"text_1": ["a", "c"], "text_2": ["a", "b"]},
+SCORED = [
+    ("/score", {"queries": "a", "documents": ["a", "b"]}),
+    ("/rerank", {"query": "a", "documents": ["a", "b"]}),
+    ("/rerank", {"query": "a", "texts": ["a", "b"]}),
 ]
 HOSTILE = [*GARBAGE, [[10**400]], [[1e300]], {"data": "AAAA", "shape": [1, 1]}, {"content": [{}]}, [None], ["\ud800"]]
 
 
-@pytest.mark.parametrize("path", SCORED)
-@pytest.mark.parametrize("name", ["embedder", "classifier", "splade"])
-def test_no_value_of_a_field_of_scoring_makes_it_fail(request, path, name):
-    client = request.getfixturevalue(name).client
-    fields = ["query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2", "texts", "model"]
-    fields += ["top_n", "top_k", "return_documents", "return_text", "rank_fields", "raw_scores", "use_activation"]
+@pytest.mark.parametrize(("path", "base"), SCORED)
+def test_no_value_of_a_field_of_scoring_makes_it_fail(embedder, path, base):
+    client = embedder.client
+    fields = ["query", "queries", "documents", "items", "text_1", "data_2", "texts", "model", "top_n", "top_k"]
+    fields += ["return_documents", "return_text", "rank_fields", "raw_scores", "use_activation", "prompt_name"]
     fields += ["max_tokens_per_query", "max_tokens_per_doc", "instruction", "truncate", "truncation", "prompt"]
-    fields += ["truncate_prompt_tokens", "truncation_side", "truncation_direction", "prompt_name"]
-    for base in BASES:
-        for field in fields:
-            for value in HOSTILE:
-                content = json.dumps({**base, field: value})
-                reply = client.post(path, content=content)
-                assert reply.status_code in (200, 400, 404), (field, value)
-                assert reply.status_code == 200 or len(reply.content) < 2000, (field, value)
+    fields += ["truncate_prompt_tokens", "truncation_side", "truncation_direction"]
+    for field in fields:
+        for value in HOSTILE:
+            reply = client.post(path, content=json.dumps({**base, field: value}))
+            assert reply.status_code in (200, 400, 404), (field, value)
+            assert reply.status_code == 200 or len(reply.content) < 2000, (field, value)
     assert client.get("/health").status_code == 200

@@ -1,5 +1,7 @@
 """What holds of every dialect's every route: its paths, and that no body makes it fail or tire."""
 
+import json
+
 import pytest
 
 from forebay.server.dialects import DIALECTS
@@ -37,3 +39,26 @@ def test_no_value_of_any_field_makes_it_fail(trio, path):
             assert reply.status_code in (200, 400, 404), (field, value)
             assert len(reply.headers.get("metadata", "")) <= 4096
             assert reply.status_code == 200 or len(reply.content) < 1500, (field, value)
+
+
+SCORED = [
+    ("/score", {"queries": "a", "documents": ["a", "b"]}),
+    ("/rerank", {"query": "a", "documents": ["a", "b"]}),
+    ("/rerank", {"query": "a", "texts": ["a", "b"]}),
+]
+HOSTILE = [*GARBAGE, [[10**400]], [[1e300]], {"data": "AAAA", "shape": [1, 1]}, {"content": [{}]}, [None], ["\ud800"]]
+
+
+@pytest.mark.parametrize(("path", "base"), SCORED)
+def test_no_value_of_a_field_of_scoring_makes_it_fail(embedder, path, base):
+    client = embedder.client
+    fields = ["query", "queries", "documents", "items", "text_1", "data_2", "texts", "model", "top_n", "top_k"]
+    fields += ["return_documents", "return_text", "rank_fields", "raw_scores", "use_activation", "prompt_name"]
+    fields += ["max_tokens_per_query", "max_tokens_per_doc", "instruction", "truncate", "truncation", "prompt"]
+    fields += ["truncate_prompt_tokens", "truncation_side", "truncation_direction"]
+    for field in fields:
+        for value in HOSTILE:
+            reply = client.post(path, content=json.dumps({**base, field: value}))
+            assert reply.status_code in (200, 400, 404), (field, value)
+            assert reply.status_code == 200 or len(reply.content) < 2000, (field, value)
+    assert client.get("/health").status_code == 200

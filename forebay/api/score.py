@@ -187,7 +187,8 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
         second = submit(_request(request, items, pooling, _document_text(request.text), against=against))  # type: ignore[arg-type]
 
         def make() -> ScoreReply:
-            return _late_reply(request, queries, query_side, first.result(), second.result(), todo)
+            given = _score_given(request, queries, is_mean=info.abilities.is_mean_score)
+            return _late_reply(request, query_side, (first.result(), second.result()), given, todo)
 
         def end(error: BaseException) -> None:
             fail(whole, _moved(error, todo[_index_of(error)]) if _index_of(error) is not None else error)  # type: ignore[index]
@@ -204,33 +205,33 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
 
 
 def _late_reply(
-    request: ScoreRequest,
-    queries: list[Matrix | None],
-    query_side: Side,
-    first: Reply,
-    second: Reply,
-    todo: list[int],
+    request: ScoreRequest, query_side: Side, replies: tuple[Reply, Reply], given: Floats, todo: list[int]
 ) -> ScoreReply:
-    num = len(request.documents)
-    texts = np.full(num, -1, np.int64)
+    """The scores of given documents, and those that came from the engine for documents ``todo``."""
+    texts = np.full(len(request.documents), -1, np.int64)
     texts[todo] = np.arange(len(todo))
-    notes = _Notes.join((query_side, Side([], texts)), (first, second))
-    scores = np.full(num, np.nan, np.float32)
+    notes = _Notes.join((query_side, Side([], texts)), replies)
+    scores = given.copy()
     for place, index in enumerate(todo):
-        row = second.rows[place]
+        row = replies[1].rows[place]
         scores[index] = np.nan if row is None else np.asarray(row).reshape(-1)[0]
-    matrices = [index for index, item in enumerate(request.documents) if not isinstance(item, str)]
-    by_query: dict[int, list[int]] = {}
-    for index in matrices:
-        if queries[index] is not None:
-            by_query.setdefault(id(queries[index]), []).append(index)
-    for group in by_query.values():
-        scores[group] = _max_sim(queries[group[0]], [request.documents[index] for index in group])  # type: ignore[arg-type,misc]
     return notes.reply(scores)
 
 
-def _max_sim(query: Matrix, documents: list[Matrix]) -> Floats:
-    """Compare given token vectors."""
+def _score_given(request: ScoreRequest, queries: Sequence[Matrix | None], *, is_mean: bool) -> Floats:
+    """Compare the token vectors that came with the request [n]; NaN for documents that are texts."""
+    scores = np.full(len(queries), np.nan, np.float32)
+    by_query: dict[int, list[int]] = {}
+    for index, (query, document) in enumerate(zip(queries, request.documents, strict=True)):
+        if query is not None and not isinstance(document, str):
+            by_query.setdefault(id(query), []).append(index)
+    for group in by_query.values():
+        documents = [request.documents[index] for index in group]
+        scores[group] = _max_sim(queries[group[0]], documents, is_mean=is_mean)  # type: ignore[arg-type]
+    return scores
+
+
+def _max_sim(query: Matrix, documents: Sequence[Matrix], *, is_mean: bool) -> Floats:
     from forebay.pooling.maxsim import max_sim
 
     for document in documents:
@@ -240,7 +241,8 @@ def _max_sim(query: Matrix, documents: list[Matrix]) -> Floats:
                 field="documents",
             )
     lens = np.array([len(document) for document in documents], np.int64)
-    scores: Floats = max_sim(torch.from_numpy(query), torch.from_numpy(np.concatenate(documents)), lens).numpy()
+    rows = torch.from_numpy(np.concatenate(documents))
+    scores: Floats = max_sim(torch.from_numpy(query), rows, lens, is_mean=is_mean).numpy()
     return scores
 
 

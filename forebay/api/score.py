@@ -77,7 +77,7 @@ def _check(abilities: Abilities, request: ScoreRequest) -> ScoreType:
         )
     for name, items in (("queries", request.queries), ("documents", request.documents)):
         for index, item in enumerate(items):
-            _check_item(f"{name}[{index}]", item, score_type)
+            _check_item(f"{name}[{index}]", item, abilities)
     if request.text.input_type is not None:
         raise InvalidRequest("'input_type' is given by the side of the comparison; leave it out", field="input_type")
     if request.use_activation is False and score_type is not ScoreType.CROSS_ENCODER:
@@ -89,12 +89,18 @@ def _check(abilities: Abilities, request: ScoreRequest) -> ScoreType:
     return score_type
 
 
-def _check_item(name: str, item: Any, score_type: ScoreType) -> None:
+def _check_item(name: str, item: Any, abilities: Abilities) -> None:
     if isinstance(item, str):
         return
     wanted = "a text"
-    if score_type is ScoreType.LATE_INTERACTION:
+    if abilities.score_type is ScoreType.LATE_INTERACTION:
         if isinstance(item, np.ndarray) and item.ndim == 2 and item.dtype == np.float32 and len(item):
+            # A model that has other vectors too makes those of its tokens of a size of their own.
+            width = item.shape[1] if Task.EMBED in abilities.tasks else abilities.default_dimension
+            if item.shape[1] != width:
+                raise InvalidRequest(
+                    f"{name} has token vectors of {item.shape[1]} numbers; this model's have {width}", field=name
+                )
             return
         wanted = "a text, or its token vectors as a float32 array of at least one row"
     raise InvalidRequest(f"{name} is of type {type(item).__name__}; this model compares {wanted}", field=name)

@@ -20,6 +20,7 @@ from forebay.core.info import ModelInfo
 from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import Matrix, Reply, Request, Scorable, ScoreReply, ScoreRequest, Timings
 from forebay.core.tasks import ScoreType, Task
+from forebay.pooling.maxsim import max_sim
 from forebay.pooling.similarity import compare
 
 Submit = Callable[[Request], "Future[Reply]"]
@@ -238,8 +239,6 @@ def _score_given(request: ScoreRequest, queries: Sequence[Matrix | None], *, is_
 
 
 def _max_sim(query: Matrix, documents: Sequence[Matrix], *, is_mean: bool) -> Floats:
-    from forebay.pooling.maxsim import max_sim
-
     for document in documents:
         if document.shape[1] != query.shape[1]:
             raise InvalidRequest(
@@ -269,6 +268,7 @@ def _request(
         deadline=request.deadline,
         seconds=seconds,
         against=against,
+        cache_salt=request.cache_salt,
     )
 
 

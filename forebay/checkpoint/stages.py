@@ -127,17 +127,6 @@ class MultiVectorMaskStage:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPoolingStage:
-    """Joins ``token_embeddings`` of documents into one for about ``factor`` of them, the first ``num_protected``
-    left alone; ``is_normalized`` scales the results to unit length."""
-
-    factor: float
-    num_protected: int
-    is_normalized: bool
-    sides: tuple[str, ...] = ("document",)
-
-
-@dataclass(frozen=True, slots=True)
 class RouterStage:
     """Sends a text through one of several pipelines, chosen by (task, modality), where None matches anything."""
 
@@ -157,7 +146,6 @@ Stage = (
     | LayerNormStage
     | NormalizeStage
     | MultiVectorMaskStage
-    | TokenPoolingStage
     | RouterStage
 )
 
@@ -169,7 +157,7 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
             return None, SCORES if stage.task == "sequence-classification" else TOKENS
         case StaticEmbeddingStage() | SparseStaticEmbeddingStage():
             return None, SENTENCE
-        case WeightedLayerPoolingStage() | MultiVectorMaskStage() | TokenPoolingStage():
+        case WeightedLayerPoolingStage() | MultiVectorMaskStage():
             return TOKENS, TOKENS
         case PoolingStage() | SpladePoolingStage():
             return TOKENS, SENTENCE

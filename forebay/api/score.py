@@ -78,7 +78,7 @@ def _check(abilities: Abilities, request: ScoreRequest) -> ScoreType:
         )
     for name, items in (("queries", request.queries), ("documents", request.documents)):
         for index, item in enumerate(items):
-            _check_item(f"{name}[{index}]", item, score_type)
+            _check_item(f"{name}[{index}]", item, abilities)
     if request.text.input_type is not None:
         raise InvalidRequest("'input_type' is given by the side of the comparison; leave it out", field="input_type")
     if request.use_activation is False and score_type is not ScoreType.CROSS_ENCODER:
@@ -90,12 +90,18 @@ def _check(abilities: Abilities, request: ScoreRequest) -> ScoreType:
     return score_type
 
 
-def _check_item(name: str, item: Any, score_type: ScoreType) -> None:
+def _check_item(name: str, item: Any, abilities: Abilities) -> None:
     if isinstance(item, str):
         return
     wanted = "a text"
-    if score_type is ScoreType.LATE_INTERACTION:
+    if abilities.score_type is ScoreType.LATE_INTERACTION:
         if isinstance(item, np.ndarray) and item.ndim == 2 and item.dtype == np.float32 and len(item):
+            # A model that has other vectors too makes those of its tokens of a size of their own.
+            width = item.shape[1] if Task.EMBED in abilities.tasks else abilities.default_dimension
+            if item.shape[1] != width:
+                raise InvalidRequest(
+                    f"{name} has token vectors of {item.shape[1]} numbers; this model's have {width}", field=name
+                )
             return
         wanted = "a text, or its token vectors as a float32 array of at least one row"
     raise InvalidRequest(f"{name} is of type {type(item).__name__}; this model compares {wanted}", field=name)
@@ -188,8 +194,8 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
         second = submit(_request(request, items, pooling, _document_text(request.text), against=against))  # type: ignore[arg-type]
 
         def make() -> ScoreReply:
-            is_mean = info.similarity == "meanmaxsim"
-            return _late_reply(request, queries, query_side, (first.result(), second.result()), todo, is_mean=is_mean)
+            given = _score_given(request, queries, is_mean=info.abilities.is_mean_score)
+            return _late_reply(request, query_side, (first.result(), second.result()), given, todo)
 
         def end(error: BaseException) -> None:
             fail(whole, _moved(error, todo[_index_of(error)]) if _index_of(error) is not None else error)  # type: ignore[index]
@@ -206,36 +212,33 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
 
 
 def _late_reply(
-    request: ScoreRequest,
-    queries: list[Matrix | None],
-    query_side: Side,
-    replies: tuple[Reply, Reply],
-    todo: list[int],
-    *,
-    is_mean: bool,
+    request: ScoreRequest, query_side: Side, replies: tuple[Reply, Reply], given: Floats, todo: list[int]
 ) -> ScoreReply:
-    second = replies[1]
-    num = len(request.documents)
-    texts = np.full(num, -1, np.int64)
+    """The scores of given documents, and those that came from the engine for documents ``todo``."""
+    texts = np.full(len(request.documents), -1, np.int64)
     texts[todo] = np.arange(len(todo))
     notes = _Notes.join((query_side, Side([], texts)), replies)
-    scores = np.full(num, np.nan, np.float32)
+    scores = given.copy()
     for place, index in enumerate(todo):
-        row = second.rows[place]
+        row = replies[1].rows[place]
         scores[index] = np.nan if row is None else np.asarray(row).reshape(-1)[0]
-    matrices = [index for index, item in enumerate(request.documents) if not isinstance(item, str)]
-    by_query: dict[int, list[int]] = {}
-    for index in matrices:
-        if queries[index] is not None:
-            by_query.setdefault(id(queries[index]), []).append(index)
-    for group in by_query.values():
-        documents: list[Matrix] = [request.documents[index] for index in group]  # type: ignore[misc]
-        scores[group] = _max_sim(queries[group[0]], documents, is_mean=is_mean)  # type: ignore[arg-type]
     return notes.reply(scores)
 
 
-def _max_sim(query: Matrix, documents: list[Matrix], *, is_mean: bool) -> Floats:
-    """Compare given token vectors."""
+def _score_given(request: ScoreRequest, queries: Sequence[Matrix | None], *, is_mean: bool) -> Floats:
+    """Compare the token vectors that came with the request [n]; NaN for documents that are texts."""
+    scores = np.full(len(queries), np.nan, np.float32)
+    by_query: dict[int, list[int]] = {}
+    for index, (query, document) in enumerate(zip(queries, request.documents, strict=True)):
+        if query is not None and not isinstance(document, str):
+            by_query.setdefault(id(query), []).append(index)
+    for group in by_query.values():
+        documents = [request.documents[index] for index in group]
+        scores[group] = _max_sim(queries[group[0]], documents, is_mean=is_mean)  # type: ignore[arg-type]
+    return scores
+
+
+def _max_sim(query: Matrix, documents: Sequence[Matrix], *, is_mean: bool) -> Floats:
     for document in documents:
         if document.shape[1] != query.shape[1]:
             raise InvalidRequest(
@@ -243,9 +246,8 @@ def _max_sim(query: Matrix, documents: list[Matrix], *, is_mean: bool) -> Floats
                 field="documents",
             )
     lens = np.array([len(document) for document in documents], np.int64)
-    scores: Floats = max_sim(
-        torch.from_numpy(query), torch.from_numpy(np.concatenate(documents)), lens, is_mean=is_mean
-    ).numpy()
+    rows = torch.from_numpy(np.concatenate(documents))
+    scores: Floats = max_sim(torch.from_numpy(query), rows, lens, is_mean=is_mean).numpy()
     return scores
 
 

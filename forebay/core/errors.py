@@ -45,6 +45,11 @@ class ForebayError(Exception):
         if code is not None:
             self.code = code
 
+    def __copy__(self) -> Self:
+        twin = type(self).__new__(type(self), *self.args)  # the constructors of single classes ask for more
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     def move(self, offset: int) -> Self:
         """Say that the item stands ``offset`` places later, in the caller's own list; return the error itself."""
         if self.index is not None:

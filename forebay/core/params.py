@@ -19,7 +19,8 @@ class Abilities:
     sizes that ``dimensions`` may take where the checkpoint names them; where it does not, any up to ``dimension``
     may be asked. ``labels`` are the names of a classifier's scores, in order. ``is_normalized``
     tells that embeddings are of unit length unless a request asks otherwise. ``score_type`` is how two texts are
-    compared, None where the model can't; ``takes_instruction`` tells that its template has a place for one.
+    compared, None where the model can't; ``is_mean_score`` tells that MaxSim is divided by the query's tokens;
+    ``takes_instruction`` tells that its template has a place for one.
     """
 
     tasks: tuple[Task, ...]
@@ -34,6 +35,7 @@ class Abilities:
     labels: tuple[str, ...] = ()
     is_normalized: bool = False
     score_type: ScoreType | None = None
+    is_mean_score: bool = False
     takes_instruction: bool = False
 
 

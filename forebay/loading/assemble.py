@@ -181,6 +181,7 @@ def _abilities(
         routes=tuple(spec.routes.by_input_type),
         labels=labels,
         is_normalized=all(route.is_normalized for route in built.values()),
+        is_mean_score=any(route.pipeline.is_mean_score for route in built.values()),
         score_type=_choose_score_type(default_task, len(labels), loader.log),
     )
     if overrides.dimensions is not None:

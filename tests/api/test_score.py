@@ -1,13 +1,16 @@
 """Comparisons from Python: bi-encoders against sentence-transformers, the rules of shapes, what can't score."""
 
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from forebay.core.errors import InputTooLong, InvalidRequest
-from forebay.core.request import Request, ScoreRequest
+from forebay.core.errors import InputTooLong, InvalidRequest, ItemFailed
+from forebay.core.request import Reply, Request, ScoreRequest
+from forebay.core.tasks import Task
 from tests.support import pipelines
 from tests.support.heads import head_folder
 from tests.support.store import Store
@@ -169,3 +172,30 @@ def test_cancelling_a_comparison_cancels_its_parts(store: Store) -> None:
     future = model.engine.submit_score(ScoreRequest([sentence(40, 1)], [sentence(40, seed) for seed in range(600)]))
     assert future.cancel()
     assert model.score("a", "a").scores.shape == (1,)
+
+
+def test_a_text_that_failed_fails_its_pairs_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both pairs of a distinct text have its error, each at its own place; the others have their scores."""
+    model = store.engine(embedder(store, "cosine"))
+    expected = model.score(QUERIES[0], DOCUMENTS).scores
+    submit = model.engine.submit
+
+    def fail_first_document(request: Request) -> "Future[Reply]":
+        reply = submit(request).result()
+        if request.text.input_type == "document":
+            rows = [None, *reply.rows[1:]]
+            error = ItemFailed("input[0]: the forward failed", index=0)
+            reply = replace(reply, outputs={Task.EMBED: rows}, errors={0: error})
+        answered: Future[Reply] = Future()
+        answered.set_result(reply)
+        return answered
+
+    monkeypatch.setattr(model.engine, "submit", fail_first_document)
+    reply = model.engine.submit_score(ScoreRequest([QUERIES[0]], DOCUMENTS)).result()
+    assert {place: (error.index, str(error)) for place, error in reply.errors.items()} == {
+        place: (place, f"input[{place}]: the forward failed") for place in (0, 3)
+    }
+    assert np.isnan(reply.scores[[0, 3]]).all()
+    assert difference(reply.scores[[1, 2]], expected[[1, 2]]) <= 1e-6
+    with pytest.raises(ItemFailed, match=r"input\[0\]"):
+        model.score(QUERIES[0], DOCUMENTS)

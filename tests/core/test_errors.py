@@ -1,5 +1,6 @@
 """The tree of errors: each has a status, a stable code and a message of its own."""
 
+import copy
 import inspect
 from itertools import chain
 
@@ -54,3 +55,13 @@ def test_field_and_code() -> None:
     assert InvalidRequest("x", code="bad").code == "bad"
     assert InvalidRequest("x").code == "invalid_request"
     assert Overloaded("x", retry_after=3.0).retry_after == 3.0
+
+
+def test_a_copy_can_be_moved_by_itself() -> None:
+    """Several pairs may have the one text that failed."""
+    first = ItemFailed("input[2]: the forward failed", index=2)
+    other = copy.copy(first)
+    assert type(other) is ItemFailed
+    assert str(other.move(3)) == "input[5]: the forward failed"
+    assert (str(first), first.index, first.field) == ("input[2]: the forward failed", 2, "input[2]")
+    assert copy.copy(Overloaded("full", retry_after=7.0)).retry_after == 7.0

@@ -27,17 +27,21 @@ def max_sim(
     scores = torch.zeros(len(lens), dtype=torch.float32, device=documents.device)
     if not num_query:
         return scores
-    best = torch.full((num_query, len(lens)), -torch.inf, dtype=torch.float32, device=documents.device)
+    best = torch.full((len(lens), num_query), -torch.inf, dtype=torch.float32, device=documents.device)
     for rows, owners in _blocks(lens, max(1, block // num_query)):
-        products = query @ documents[rows].float().T  # [q, rows]
-        if len(owners) == 1:
-            first = owners[0]
-            best[:, first] = torch.maximum(best[:, first], products.amax(1))
-        else:
-            index = torch.from_numpy(np.repeat(owners, _counts(owners, lens, rows))).to(documents.device)
-            best.scatter_reduce_(1, index.expand(num_query, -1), products, "amax")
-    scores = best.sum(0)
+        products = documents[rows].float() @ query.T  # [rows, q]
+        own = torch.from_numpy(owners).to(documents.device)
+        best[own] = torch.maximum(best[own], _best_of_each(products, _counts(owners, lens, rows)))
+    scores = best.sum(1)
     return scores / num_query if is_mean else scores
+
+
+def _best_of_each(products: Tensor, counts: NDArray[np.int64]) -> Tensor:
+    """The maximum of so many neighbouring rows each, [len(counts), q]; NumPy's is by far the fastest on the CPU."""
+    if products.device.type == "cpu":
+        return torch.from_numpy(np.maximum.reduceat(products.numpy(), np.cumsum(counts) - counts, axis=0))
+    lengths = torch.from_numpy(counts).to(products.device)
+    return torch.segment_reduce(products, "max", lengths=lengths, axis=0)
 
 
 def _blocks(lens: NDArray[np.int64], num_rows: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:

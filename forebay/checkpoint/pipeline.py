@@ -23,10 +23,12 @@ from forebay.checkpoint.documents import (
 )
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
+    CAUSAL_LOGITS,
     SENTENCE,
     TOKENS,
     DenseStage,
     LayerNormStage,
+    LogitScoreStage,
     Modality,
     NormalizeStage,
     PoolingStage,
@@ -45,6 +47,7 @@ __all__ = [
     "STAGES",
     "DenseStage",
     "LayerNormStage",
+    "LogitScoreStage",
     "NormalizeStage",
     "PoolingStage",
     "RouterStage",
@@ -136,7 +139,16 @@ def _read_mlm_transformer(folder: Path, root: Path) -> TransformerStage:
 
 
 def _make_transformer(folder: Path, files: TransformerFiles) -> TransformerStage:
-    return TransformerStage(folder, files.config, files.max_seq_length, files.do_lower_case, files.sources, files.task)
+    return TransformerStage(
+        folder,
+        files.config,
+        files.max_seq_length,
+        files.do_lower_case,
+        files.sources,
+        files.task,
+        files.chat,
+        files.ends,
+    )
 
 
 def _read_static(folder: Path, root: Path) -> StaticEmbeddingStage:
@@ -260,6 +272,16 @@ def _read_normalize(folder: Path, root: Path) -> NormalizeStage:
     return NormalizeStage(input_name)
 
 
+def _read_logit_score(folder: Path, root: Path) -> LogitScoreStage:
+    document = read_document(folder / "config.json", root)
+    if (document.optional("module_input_name", str) or CAUSAL_LOGITS) != CAUSAL_LOGITS:
+        raise document.refuse("module_input_name", f"is no '{CAUSAL_LOGITS}', which is all that Forebay reads here")
+    ids = document.required("true_token_id", int), document.optional("false_token_id", int)
+    if min(id_ for id_ in ids if id_ is not None) < 0:
+        raise document.refuse("true_token_id", "or 'false_token_id' is negative, expected the id of a token")
+    return LogitScoreStage(*ids, source=document.label)
+
+
 def _read_dropout(folder: Path, root: Path) -> None:
     """Return no stage: at inference dropout does nothing."""
 
@@ -341,6 +363,7 @@ STAGES: dict[str, Reader] = {
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
     "Normalize": _read_normalize,
+    "LogitScore": _read_logit_score,
     "Dropout": _read_dropout,
     "Router": _read_router,
     "Asym": _read_router,

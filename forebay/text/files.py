@@ -1,11 +1,12 @@
 """Reads a checkpoint's tokenizer: tokenizer.json as it stands, or the slow files converted by transformers."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer, normalizers, processors
 
 from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint
 
@@ -29,7 +30,7 @@ class TokenizerFiles:
     """A tokenizer and what its configuration says: ``max_len`` is None where it says nothing.
 
     ``marker_ids`` are the ids of its cls, eos, pad and unk tokens: no words of the text. ``unknown_id`` is the last's.
-    ``has_types`` tells that the model gets its token types.
+    ``has_types`` tells that the model gets its token types, ``ends`` which special tokens were added to the template.
     """
 
     tokenizer: Tokenizer
@@ -39,10 +40,14 @@ class TokenizerFiles:
     marker_ids: frozenset[int]
     unknown_id: int | None
     has_types: bool = True
+    ends: tuple[str, ...] = ()
 
 
-def load_tokenizer(folder: Path) -> TokenizerFiles:
-    """Read the tokenizer in ``folder``. Raises a LoadError that tells the true cause."""
+def load_tokenizer(folder: Path, ends: Mapping[str, bool] | None = None) -> TokenizerFiles:
+    """Read the tokenizer in ``folder``. Raises a LoadError that tells the true cause.
+
+    ``ends`` overrides what tokenizer_config.json says of ``add_bos_token`` and ``add_eos_token``.
+    """
     config = _read_config(folder / "tokenizer_config.json")
     max_len = config.get("model_max_length")
     side = config.get("truncation_side", "right")
@@ -50,13 +55,35 @@ def load_tokenizer(folder: Path) -> TokenizerFiles:
         raise UnsupportedCheckpoint(f"tokenizer_config.json: truncation_side is {side!r}, expected 'left' or 'right'")
     tokenizer, source = _read_tokenizer(folder)
     _apply_bert_options(tokenizer, config)
+    added = _add_ends(tokenizer, {**config, **(ends or {})})
     limit = int(max_len) if isinstance(max_len, int | float) and 0 < max_len < _NO_LIMIT else None
     unknown_id = _id_of_role("unk", tokenizer, config)
     if unknown_id is None and isinstance(unknown := getattr(tokenizer.model, "unk_token", None), str):
         unknown_id = tokenizer.token_to_id(unknown)
     marker_ids = {_id_of_role(role, tokenizer, config) for role in ("cls", "eos", "pad")} | {unknown_id}
     known = frozenset(id_ for id_ in marker_ids if id_ is not None)
-    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id, _has_types(config))
+    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id, _has_types(config), added)
+
+
+def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Put the tokens around a text that its configuration asks for and tokenizer.json, taken literally, lacks."""
+    missing = []
+    for role in ("bos", "eos"):
+        id_ = _id_of_role(role, tokenizer, config) if config.get(f"add_{role}_token") is True else None
+        frame = tokenizer.encode("").ids
+        if id_ is not None and id_ not in frame:
+            missing.append(role)
+    if not missing:
+        return ()
+    texts = {role: tokenizer.id_to_token(_id_of_role(role, tokenizer, config)) for role in missing}
+    before, after = texts.get("bos"), texts.get("eos")
+    single = " ".join(part for part in (before and f"{before}:0", "$A:0", after and f"{after}:0") if part)
+    pair = " ".join(part for part in (before and f"{before}:0", "$A:0", "$B:1", after and f"{after}:1") if part)
+    known = [(text, tokenizer.token_to_id(text)) for text in texts.values()]
+    template = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
+    former = tokenizer.post_processor
+    tokenizer.post_processor = template if former is None else processors.Sequence([former, template])
+    return tuple(f"{texts[role]} {'before' if role == 'bos' else 'behind'} every text" for role in missing)
 
 
 def _has_types(config: dict[str, Any]) -> bool:
@@ -67,7 +94,7 @@ def _has_types(config: dict[str, Any]) -> bool:
     return str(config.get("tokenizer_class")).removesuffix("Fast") not in _UNTYPED_CLASSES
 
 
-def _id_of_role(role: str, tokenizer: Tokenizer, config: dict[str, Any]) -> int | None:
+def _id_of_role(role: str, tokenizer: Tokenizer, config: Mapping[str, Any]) -> int | None:
     """Return the id of the token that the configuration names for a role, written as a text or an object."""
     name = config.get(f"{role}_token")
     text = name.get("content") if isinstance(name, dict) else name

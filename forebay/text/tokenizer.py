@@ -16,8 +16,10 @@ from tokenizers import Tokenizer, normalizers
 from forebay.core.errors import InputTooLong, InvalidRequest, UnsupportedCheckpoint
 from forebay.core.params import TextParams
 from forebay.core.request import Item
+from forebay.text.framed import FramedPairs, PairLimits
 from forebay.text.pairs import longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
+from forebay.text.templates import PairTemplate
 
 Ids = NDArray[np.int32]
 Side = Literal["left", "right"]
@@ -64,6 +66,13 @@ class Frame:
         """Return prefix + body + suffix."""
         return np.concatenate([self.prefix, body, self.suffix])
 
+    def wrap_once(self, body: Ids) -> Ids:
+        """The same, without what the body has at that end already."""
+        head, tail = len(self.prefix), len(body) - len(self.suffix)
+        has_head = head <= len(body) and np.array_equal(body[:head], self.prefix)
+        has_tail = tail >= 0 and np.array_equal(body[tail:], self.suffix)
+        return np.concatenate([self.prefix[: 0 if has_head else None], body, self.suffix[: 0 if has_tail else None]])
+
     def unwrap(self, ids: Ids) -> Ids:
         """Return what stands between prefix and suffix, if the ids have both, else all of them."""
         head, tail = len(self.prefix), len(ids) - len(self.suffix)
@@ -98,7 +107,8 @@ class TextTokenizer:
 
     ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths;
     ``split_len`` is how many tokens of a long text are read by windows (None: it is cut); ``unknown_id`` is the id of
-    what the vocabulary lacks; ``num_types`` the number of token types that the model tells apart.
+    what the vocabulary lacks; ``num_types`` the number of token types that the model tells apart; ``template`` makes one
+    text of a pair; ``frames_once`` leaves out a special token that the text has at that end already.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -113,6 +123,8 @@ class TextTokenizer:
         split_len: int | None = None,
         unknown_id: int | None = None,
         num_types: int = 1,
+        template: PairTemplate | None = None,
+        frames_once: bool = False,
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -128,6 +140,13 @@ class TextTokenizer:
         self._no_frame = no_frame
         self._pair_frame = read_pair_frame(tokenizer) if has_specials else None
         self._num_types = num_types
+        self._framed = None if template is None else FramedPairs(tokenizer, template, self._encode_batch)
+        self._frames_once = frames_once
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether the template of pairs has a place for one."""
+        return self._framed is not None and self._framed.template.takes_instruction
 
     def encode(self, items: Sequence[Item], params: TextParams, prompt: str, *, splits: bool = False) -> Encoded:
         """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else.
@@ -160,7 +179,8 @@ class TextTokenizer:
         first = np.cumsum(counts) - counts
         window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
         window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
-        ids = [frame.wrap(window) for parts in windows for window in parts]
+        wrap = frame.wrap_once if self._frames_once else frame.wrap
+        ids = [wrap(window) for parts in windows for window in parts]
         return Encoded(ids, truncated, window_prompt_lens, np.repeat(np.arange(len(items)), counts))
 
     def encode_pairs(self, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str) -> Encoded:
@@ -168,6 +188,8 @@ class TextTokenizer:
 
         Each distinct text is tokenized once. Of pairs that are too long the longer text is cut, as it was trained.
         """
+        if self._framed is not None:
+            return self._encode_framed(self._framed, firsts, seconds, params, prompt)
         frame = self._pair_frame
         if frame is None or (self._num_types > 1 and frame.num_types > self._num_types):
             raise InvalidRequest("this model's tokenizer has no format for pairs of texts; send single texts")
@@ -196,13 +218,33 @@ class TextTokenizer:
         types = [frame.type_ids(len(first), len(second)) for first, second in pairs] if has_types else None
         return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)), types)
 
+    def _encode_framed(
+        self, framed: FramedPairs, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str
+    ) -> Encoded:
+        """Tokenize pairs by the template; a prompt is its instruction."""
+        _check_pairs(firsts, seconds)
+        limits = PairLimits(
+            min(params.max_tokens or self.max_len, self.max_len),
+            params.max_tokens_per_query,
+            params.max_tokens_per_doc,
+            (params.truncation_side or self._side) == "left",
+        )
+        instruction = prompt if params.instruction is None else params.instruction
+        ids, truncated = framed.make([str(first) for first in firsts], seconds, instruction, limits)
+        if not params.truncate and truncated.any():
+            index = int(truncated.argmax())
+            raise InputTooLong(
+                f"input[{index}] is a pair that has more than the {limits.pair} tokens that are read, template included; "
+                "send shorter texts, or allow truncation",
+                index=index,
+            )
+        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
+
     def _pair_bodies(
         self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side
     ) -> tuple[list[Ids], NDArray[np.bool_], list[Ids], NDArray[np.bool_]]:
         """Token ids of all first and all second texts, and which texts were cut before."""
-        for index, pair in enumerate(zip(firsts, seconds, strict=True)):
-            if not all(isinstance(text, str) for text in pair):
-                raise InvalidRequest(f"input[{index}] is not a pair of texts; token ids can't be paired", index=index)
+        _check_pairs(firsts, seconds)
         texts = [*(f"{prompt}{first}" for first in firsts), *seconds]
         place_of = {text: place for place, text in enumerate(dict.fromkeys(texts))}
         bodies, was_cut = self._encode_texts(list(place_of), room, side)
@@ -338,6 +380,12 @@ class TextTokenizer:
 def split(ids: Ids, size: int) -> list[Ids]:
     """Cut ids into windows of at most ``size``; one window where they fit, also where there are none."""
     return [ids[start : start + size] for start in range(0, max(len(ids), 1), size)]
+
+
+def _check_pairs(firsts: Sequence[Item], seconds: Sequence[str]) -> None:
+    for index, pair in enumerate(zip(firsts, seconds, strict=True)):
+        if not all(isinstance(text, str) for text in pair):
+            raise InvalidRequest(f"input[{index}] is not a pair of texts; token ids can't be paired", index=index)
 
 
 def _side_limit(params: TextParams) -> int:

@@ -1,4 +1,4 @@
-"""Normalisation of rows: LayerNorm (Ba et al. 2016), which can also record itself, and RMSNorm (Zhang, Sennrich 2019)."""
+"""Normalisation of rows: LayerNorm (Ba et al. 2016), which can also record itself; RMSNorm (Zhang, Sennrich 2019)."""
 
 import torch
 import torch.nn.functional as F

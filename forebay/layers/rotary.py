@@ -1,7 +1,8 @@
 """Rotary positions (RoPE: Su et al. 2021, arXiv:2104.09864) and the ways to stretch them over longer texts.
 
 Halves of a head are rotated against each other, as checkpoints in transformers' layout have them. It reads both
-schemas of config.json: ``rope_theta`` with ``rope_scaling``, and ``rope_parameters``, which may differ by kind of layer.
+schemas of config.json: ``rope_theta`` with ``rope_scaling``, and ``rope_parameters``, which may differ by kind of
+layer.
 """
 
 import math

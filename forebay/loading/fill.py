@@ -53,7 +53,7 @@ def fill(
         if naming.is_spare(name):
             spares[target] = tensor.to(device=device, dtype=own_dtype, copy=True)
         else:
-            _put(model, target, name, tensor.to(device=device, dtype=own_dtype), wanted)
+            _put(model, target, name, naming.turn(target, tensor).to(device=device, dtype=own_dtype), wanted)
     for target in spares.keys() & wanted:
         _put(model, target, target.parameter, spares[target], wanted)
     if _TIED in wanted:

@@ -42,6 +42,7 @@ class Naming:
     ``outside`` map module names to the model's own, or to (own name, part) where the model merges several.
     ``unused`` are patterns of tensors that this model does not need: heads of other tasks, stored buffers.
     ``spare`` are modules whose tensors count only where those that they stand for are not stored.
+    ``is_transposed``: matrices inside layers are stored as [in, out].
     """
 
     prefixes: tuple[str, ...]
@@ -50,6 +51,7 @@ class Naming:
     outside: Mapping[str, str]
     unused: tuple[str, ...] = field(default=())
     spare: Mapping[str, str] = field(default_factory=dict)
+    is_transposed: bool = False
 
     def resolve(self, name: str) -> Target | None:
         """Return the tensor's target, or None for one that is not needed; KeyError for one that is unknown."""
@@ -72,6 +74,11 @@ class Naming:
     def is_spare(self, name: str) -> bool:
         """Tell a tensor that gives way to another of the same target."""
         return self._shorten(name).rpartition(".")[0] in self.spare
+
+    def turn(self, target: Target, tensor: Tensor) -> Tensor:
+        """Return the checkpoint's tensor as its parameter has it."""
+        is_turned = self.is_transposed and tensor.ndim == 2 and target.parameter.startswith("layers.")
+        return tensor.T if is_turned else tensor
 
     def _shorten(self, name: str) -> str:
         return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)

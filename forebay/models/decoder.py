@@ -6,7 +6,7 @@ and values, which attention finds in the batch.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -57,10 +57,11 @@ class DecoderShape:
     """What distinguishes the architectures. ``num_positions`` 0: there is no table of positions.
 
     ``norm`` makes a normalisation of a given width and ``windows`` has each layer's sliding window, or None (see
-    AttentionSpec). ``kinds`` names each layer's rotation in ``rotaries`` ("" where there is one for all). ``scales`` multiply each layer's scores.
-    ``is_gated``: the feed-forward half is activation(gate x) * (up x). ``has_head_norms``: queries and keys are
-    normalised head by head. ``has_post_norms``: what a half returns is normalised before it is added. ``is_parallel``:
-    both halves read the layer's input. ``is_interleaved``: queries, keys and values alternate head by head.
+    AttentionSpec). ``kinds`` names each layer's rotation in ``rotaries`` ("" where there is one for all). ``scales``
+    multiply each layer's scores. ``is_gated``: the feed-forward half is activation(gate x) * (up x).
+    ``has_head_norms``: queries and keys are normalised head by head. ``has_post_norms``: what a half returns is
+    normalised before it is added. ``is_parallel``: both halves read the layer's input. ``stored`` is how checkpoints
+    keep queries, keys and values: apart, in one tensor, or in one where they alternate head by head.
     """
 
     hidden: int
@@ -84,7 +85,7 @@ class DecoderShape:
     has_head_norms: bool = False
     has_post_norms: bool = False
     is_parallel: bool = False
-    is_interleaved: bool = False
+    stored: Literal["apart", "together", "alternating"] = "apart"
     num_positions: int = 0
 
 
@@ -95,11 +96,12 @@ class DecoderLayer(nn.Module):
         super().__init__()
         heads, kv_heads, size = shape.num_heads, shape.num_kv_heads, shape.head_dim
         self.kind = shape.kinds[index] if shape.kinds else ""
-        self.is_parallel, self.is_interleaved = shape.is_parallel, shape.is_interleaved
+        self.is_parallel, self.is_alternating = shape.is_parallel, shape.stored == "alternating"
         self.spec = AttentionSpec(
             index, heads, kv_heads, size, shape.scales[index], shape.is_causal, shape.windows[index], shape.soft_cap
         )
-        parts = [(heads + 2 * kv_heads) * size] if shape.is_interleaved else [heads * size, *[kv_heads * size] * 2]
+        parts = [heads * size, kv_heads * size, kv_heads * size]
+        parts = parts if shape.stored == "apart" else [sum(parts)]
         self.qkv = Linear(shape.hidden, *parts, bias=shape.qkv_bias)
         self.attention_out = Linear(heads * size, shape.hidden, bias=shape.out_bias)
         activation = find_activation(shape.activation)
@@ -133,14 +135,15 @@ class DecoderLayer(nn.Module):
             q, k = self.query_norm(q), self.key_norm(k)
         if turns is not None:
             q, k = rotate(q, turns), rotate(k, turns)
-        return decoder_attention(*(part.reshape(len(x), -1) for part in (q, k, v)), batch, self.spec)
+        q, k, v = (part.reshape(len(x), -1) for part in (q, k, v))
+        return decoder_attention(q, k, v, batch, self.spec)
 
-    def _split(self, qkv: Tensor) -> Sequence[Tensor]:
+    def _split(self, qkv: Tensor) -> tuple[Tensor, ...]:
         """[T, (heads + 2 kv heads) * d] → queries, keys, values, each [T, its heads, d]."""
         heads, kv_heads, size = self.spec.num_heads, self.spec.num_kv_heads, self.spec.head_dim
-        if self.is_interleaved:
+        if self.is_alternating:
             return qkv.view(len(qkv), heads, 3, size).unbind(2)
-        return qkv.view(len(qkv), -1, size).split([heads, kv_heads, kv_heads], 1)
+        return qkv.view(len(qkv), -1, size).split_with_sizes((heads, kv_heads, kv_heads), 1)
 
 
 def _add(x: Tensor, linear: Linear, rows: Tensor, norm: nn.Module | None) -> Tensor:
@@ -198,11 +201,12 @@ class Decoder(Encoder):
         for index, layer in enumerate(self.layers):
             if on_layer is not None:
                 on_layer(index, x)
+            assert isinstance(layer, DecoderLayer)
             x = layer(x, batch, turns.get(layer.kind))
-        x = self.norm(x)
+        last: Tensor = self.norm(x)
         if on_layer is not None:
-            on_layer(self.num_layers, x)
-        return x
+            on_layer(self.num_layers, last)
+        return last
 
 
 def llama_shape(config: Mapping[str, Any], **more: Any) -> DecoderShape:

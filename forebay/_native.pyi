@@ -7,15 +7,19 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
+Precision = Literal["float32", "bfloat16", "int8"]
 Activation = Literal["none", "gelu_erf", "gelu_tanh", "relu", "silu", "tanh"]
 
 def kernels() -> list[str]:
     """The instruction sets that this processor has, the best first; "plain" is always the last."""
 
-class PackedLinear:
-    """A weight [out, in] and a bias [out] in the layout of one instruction set."""
+def has_precision(kernels: str, precision: str) -> bool:
+    """Whether these kernels have linear layers of this precision on this processor."""
 
-    def __init__(self, kernels: str, weight: Floats, bias: Floats | None) -> None: ...
+class PackedLinear:
+    """A weight [out, in] and a bias [out] in the layout of one instruction set and precision."""
+
+    def __init__(self, kernels: str, weight: Floats, bias: Floats | None, precision: Precision = "float32") -> None: ...
 
 class Program:
     """Operations on the rows of a flat batch; ``slots`` are (width, is global) of the places of its values."""
@@ -24,7 +28,7 @@ class Program:
     def embed(self, dst: int, tables: list[tuple[Floats, int]]) -> None: ...
     def linear(self, src: int, dst: int, weights: PackedLinear, activation: Activation, residual: int) -> None: ...
     def layer_norm(self, src: int, dst: int, weight: Floats, bias: Floats, eps: float) -> None: ...
-    def attention(self, src: int, dst: int, num_heads: int) -> None: ...
+    def attention(self, src: int, dst: int, num_heads: int, precision: Precision = "float32") -> None: ...
     def show(self, src: int, state: int) -> None: ...
     def run(
         self,

@@ -21,6 +21,7 @@ from forebay.core.info import ModelInfo
 from forebay.core.params import PoolingParams, TextParams
 from forebay.core.request import Item, Lane, Reply, Request, ScoreReply, ScoreRequest
 from forebay.core.tasks import Task
+from forebay.engine.join import Join
 from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
 from forebay.engine.sequence import Job, SequenceTraits
@@ -50,6 +51,8 @@ class AsyncEngine:
         self._processor = processor
         self._info = model.info if processor is None else _with_plugin(model.info)
         self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        if self._engine.reserved is not None:
+            self._info = replace(self._info, decisions=(*self._info.decisions, self._engine.reserved))
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
         self._is_closed = False
         self._pid = os.getpid()
@@ -113,10 +116,11 @@ class AsyncEngine:
             )
         return self._processor
 
-    def submit(self, request: Request) -> "Future[Reply]":
+    def submit(self, request: Request, *, lends_thread: bool = False) -> "Future[Reply]":
         """Start a request and return at once. ``cancel()`` of the future drops the work that has not begun.
 
-        A request that does not fit the model fails the future with a RequestError.
+        A request that does not fit the model fails the future with a RequestError. A caller that will only wait for
+        the reply lends its thread: a short request that meets an idle engine is computed before this returns.
         """
         future: Future[Reply] = Future()
         if self._is_closed:
@@ -124,7 +128,7 @@ class AsyncEngine:
         elif os.getpid() != self._pid:
             future.set_exception(NotReady(_FORKED))
         elif _is_small(request):
-            self._start(request, future)
+            self._start(request, future, lends_thread=lends_thread)
         else:
             self._start_on_thread(request, future)
         return future
@@ -171,12 +175,12 @@ class AsyncEngine:
         except RuntimeError:  # the pool was shut down in the meantime
             future.set_exception(NotReady(_CLOSED))
 
-    def _start(self, request: Request, future: "Future[Reply]") -> None:
+    def _start(self, request: Request, future: "Future[Reply]", *, lends_thread: bool = False) -> None:
         """Check, tokenize and queue; any error goes to the caller through the future."""
         if future.cancelled():
             return
         try:
-            self._engine.submit(self._make_job(request, future))
+            self._engine.submit(self._make_job(request, future), lends_thread=lends_thread)
         except Exception as error:
             if not future.cancelled() and future.set_running_or_notify_cancel():
                 future.set_exception(error)
@@ -196,11 +200,19 @@ class AsyncEngine:
             deadline=request.deadline,
             tokenize_seconds=time.perf_counter() - start,
         )
-        wish = request.pooling.use_activation
-        is_unit = (abilities.is_normalized if wish is None else wish) and request.pooling.truncate_dim is None
-        traits = SequenceTraits(request.pooling, route, is_unit)
+        traits = SequenceTraits(request.pooling, route, self._choose_join(request), request.cache_salt or "")
         job.fill(encoded, encoded.truncated, traits)
         return job
+
+    def _choose_join(self, request: Request) -> Join:
+        """How the windows of one long text become one output."""
+        if request.seconds is not None:
+            return self._model.window_scores
+        wish = request.pooling.use_activation
+        is_unit = (self._info.abilities.is_normalized if wish is None else wish) and (
+            request.pooling.truncate_dim is None
+        )
+        return "unit_mean" if is_unit else "mean"
 
     def _encode(self, request: Request, tokenizer: TextTokenizer, prompt: str) -> Encoded:
         if request.seconds is not None:

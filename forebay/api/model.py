@@ -254,7 +254,7 @@ class PoolingModel:
         show_progress = options.pop("show_progress", None)
         text = TextParams(**options)  # type: ignore[misc]  # what is left are the fields of TextParams
         if len(items) <= 1:  # the short way: no chunks, no bar
-            replies = [self.engine.submit(Request(items, pooling, text)).result()]
+            replies = [self.engine.submit(Request(items, pooling, text), lends_thread=True).result()]
         else:
             stream = self.stream(items, pooling=pooling, text=text)
             replies = list(with_progress(stream, len(items), show_progress))

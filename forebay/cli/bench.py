@@ -39,7 +39,7 @@ def bench(
 ) -> int:
     """Measure throughput, latency, load time and memory on this machine."""
     started = time.perf_counter()
-    with loading.load(model, limits=EngineLimits(max_step_tokens=max_step_tokens)) as loaded:
+    with loading.load(model, limits=loading.limits(max_step_tokens=max_step_tokens)) as loaded:
         load_seconds = time.perf_counter() - started
         speeds = [(kind, *measure_throughput(loaded, make_texts(kind, texts))) for kind in LENGTHS]
         p50, p99 = measure_latency(loaded, make_texts("short", NUM_SINGLE))

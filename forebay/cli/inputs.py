@@ -36,10 +36,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which fields of a line hold the text and, where asked for, the id."""
+    """Which fields of a line hold the text and, where asked for, the id; ``id_option`` is what names the latter."""
 
     text: str = "text"
     id: str | None = None
+    id_option: str = "--id-field"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,9 @@ def find_sources(files: Sequence[str], input_format: InputFormat | None, fields:
     """Resolve the command line's files and their formats; no file, or "-", is standard input."""
     sources = tuple(find_source(name, input_format) for name in files or ("-",))
     if fields.id is not None and any(source.format == "txt" for source in sources):
-        raise InvalidRequest("--id-field needs an input with fields, but txt has none; use jsonl, csv or parquet")
+        raise InvalidRequest(
+            f"{fields.id_option} needs an input with fields, but txt has none; use jsonl, csv or parquet"
+        )
     return sources
 
 
@@ -128,7 +131,9 @@ def pick(value: Any, where: str, fields: Fields) -> Record:
     key = value.get(fields.id)
     if not isinstance(key, str | int) or isinstance(key, bool):
         found = type(key).__name__ if fields.id in value else "missing"
-        raise InputError(f"{where}: field '{fields.id}' (--id-field) is {found}; expected a string or an integer")
+        raise InputError(
+            f"{where}: field '{fields.id}' ({fields.id_option}) is {found}; expected a string or an integer"
+        )
     return Record(text, key)
 
 
@@ -142,7 +147,7 @@ def read_csv(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
         if header is None:
             return
         text_column = find_column(header, fields.text, "--field", name)
-        id_column = None if fields.id is None else find_column(header, fields.id, "--id-field", name)
+        id_column = None if fields.id is None else find_column(header, fields.id, fields.id_option, name)
         for row in rows:
             if not row:
                 continue
@@ -177,7 +182,7 @@ def read_parquet(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record
         table = pq.ParquetFile(stream)
     except pa.ArrowInvalid:
         raise InputError(f"{name}: not a Parquet file; --input-format names another format") from None
-    columns = {"--field": fields.text} | ({"--id-field": fields.id} if fields.id is not None else {})
+    columns = {"--field": fields.text} | ({fields.id_option: fields.id} if fields.id is not None else {})
     for option, column in columns.items():
         find_column(table.schema_arrow.names, column, option, name)
     number = 0

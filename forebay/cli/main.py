@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from forebay.cli import bench, classify, embed, inspect, plugin, serve
+from forebay.cli import bench, classify, embed, inspect, plugin, rerank, score, serve
 from forebay.core.errors import ForebayError, RequestError
 from forebay.version import __version__
 
@@ -19,6 +19,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "serve": serve.serve,
     "embed": embed.embed,
     "classify": classify.classify,
+    "score": score.score,
+    "rerank": rerank.rerank,
     "plugin": plugin.plugin,
     "info": inspect.info,
     "bench": bench.bench,

@@ -18,6 +18,7 @@ from forebay.core.params import TextParams
 if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
 
+LIMITS = EngineLimits()
 MODEL_HELP = "A local folder, a model id of the hub, or 'default' for the built-in model."
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -34,7 +35,8 @@ class LoadOptions:
     """How every command that loads a model can be told to."""
 
     dtype: Annotated[
-        DType, typer.Option(help="Compute type; auto: float32 on CPU, the checkpoint's on an accelerator.")
+        DType,
+        typer.Option(help="Compute type; auto: float32 on CPU, else the checkpoint's; int8: native CPU kernels only."),
     ] = "auto"
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto"
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")] = None
@@ -44,6 +46,34 @@ class LoadOptions:
     template: Annotated[
         str | None, typer.Option(help="How an LLM reranker reads a pair: a family, a .toml file, or 'plain'.")
     ] = None
+    enable_chunked_prefill: Annotated[
+        bool,
+        typer.Option(
+            "--enable-chunked-prefill/--no-enable-chunked-prefill",
+            help="Cut texts that are longer than a step over several (causal models).",
+        ),
+    ] = LIMITS.enable_chunked_prefill
+    enable_prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Compute what texts that begin alike share only once (causal models).",
+        ),
+    ] = LIMITS.enable_prefix_caching
+    prefix_cache_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens whose keys and values are kept for that, beyond two steps'.")
+    ] = LIMITS.prefix_cache_tokens
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens of one block of keys and values.")] = LIMITS.block_size
+
+    def limits(self, **others: Any) -> EngineLimits:
+        """Return what the engine may use; ``others`` are the fields that not every command has."""
+        return EngineLimits(
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            enable_prefix_caching=self.enable_prefix_caching,
+            prefix_cache_tokens=self.prefix_cache_tokens,
+            block_size=self.block_size,
+            **others,
+        )
 
     def load(
         self, model: str, *, io_processor: str | None = None, limits: EngineLimits | None = None
@@ -61,7 +91,7 @@ class LoadOptions:
             io_processor=io_processor,
             prompts=self.prompts,
             template=self.template,
-            limits=limits,
+            limits=limits or self.limits(),
         )
 
 
@@ -98,6 +128,38 @@ class BulkOptions(LoadOptions):
             truncate=not self.no_truncate,
             max_tokens=self.max_tokens,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOptions(LoadOptions):
+    """What every run that compares texts can be told."""
+
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "default"
+    out: Annotated[str, typer.Option("--out", "-o", help="JSON lines to write; '-': stdout.")] = "-"
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False
+    input_format: Annotated[InputFormat | None, typer.Option(help="Instead of what the extension tells.")] = None
+    prompt: Annotated[str | None, typer.Option(help="Text to put before each query.")] = None
+    prompt_name: Annotated[str | None, typer.Option(help="One of the model's own prompts, for the queries.")] = None
+    instruction: Annotated[str | None, typer.Option(help="What the reranker's template asks for.")] = None
+    no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens.")] = None
+    max_tokens_per_query: Annotated[int | None, typer.Option(min=1, help="The most tokens of a query.")] = None
+    max_tokens_per_doc: Annotated[int | None, typer.Option(min=1, help="The most tokens of a document.")] = None
+    raw: Annotated[bool, typer.Option("--raw", help="Write a cross-encoder's logits.")] = False
+
+    def make_score_options(self) -> dict[str, Any]:
+        """Return the keyword arguments of ``PoolingModel.score``."""
+        return {
+            "use_activation": False if self.raw else None,
+            "prompt": self.prompt,
+            "prompt_name": self.prompt_name,
+            "instruction": self.instruction,
+            "truncate": not self.no_truncate,
+            "max_tokens": self.max_tokens,
+            "max_tokens_per_query": self.max_tokens_per_query,
+            "max_tokens_per_doc": self.max_tokens_per_doc,
+            "show_progress": False,
+        }
 
 
 def takes_options(command: Callable[..., int]) -> Callable[..., int]:

@@ -70,7 +70,7 @@ def serve(
             convert=loading.convert,
             io_processor=io_processor,
         ),
-        EngineLimits(
+        loading.limits(
             max_step_tokens=max_step_tokens,
             max_queued_tokens=max_queued_tokens,
             max_passes=max_passes,

@@ -8,10 +8,11 @@ from forebay.core.errors import InvalidRequest
 from forebay.core.params import check_types
 from forebay.core.tasks import parse_task
 
-DType = Literal["auto", "float32", "bfloat16", "float16"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
 Runner = Literal["auto", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify"]
+WindowScores = Literal["max", "mean"]
 
 SEQUENCE_POOLING = ("CLS", "LAST", "MEAN", "MEAN_SQRT_LEN", "WEIGHTED", "MAX")
 TOKEN_POOLING = ("ALL", "STEP")
@@ -31,7 +32,9 @@ class PoolerConfig:
     several joined by "+" for their concatenation; ``tok_pooling_type`` is ALL or STEP; ``pooling_type`` sets
     whichever of the two it names. ``use_activation`` False gives raw vectors and logits. ``dimensions`` is the
     default slice. ``enable_chunked_processing`` embeds a text that is longer than the model reads by windows, up
-    to ``max_embed_len`` tokens, and joins their vectors. Scores are (logit - ``logit_mean``) / ``logit_sigma``
+    to ``max_embed_len`` tokens, and joins their vectors; a cross-encoder reads a long document so, and ``chunk_scores``
+    (max, the default, or mean) joins the scores. Each window repeats the last ``chunk_overlap`` tokens of the one
+    before. Scores are (logit - ``logit_mean``) / ``logit_sigma``
     before their activation. STEP keeps the rows of tokens with id ``step_tag_id``; ``returned_token_ids`` keeps
     only these columns of the scores.
     """
@@ -44,6 +47,8 @@ class PoolerConfig:
     dimensions: int | None = None
     enable_chunked_processing: bool = False
     max_embed_len: int | None = None
+    chunk_overlap: int | None = None
+    chunk_scores: WindowScores | None = None
     logit_mean: float | None = None
     logit_sigma: float | None = None
     step_tag_id: int | None = None
@@ -84,6 +89,16 @@ class PoolerConfig:
                 "pooler config: max_embed_len bounds what enable_chunked_processing reads; set that to true, and "
                 "max_embed_len to 1 or more"
             )
+        self._check_chunks()
+
+    def _check_chunks(self) -> None:
+        for name in ("chunk_overlap", "chunk_scores"):
+            if getattr(self, name) is not None and not self.enable_chunked_processing:
+                raise _refuse(f"pooler config: {name} is about windows; set enable_chunked_processing to true")
+        if self.chunk_overlap is not None and self.chunk_overlap < 0:
+            raise _refuse(f"pooler config: chunk_overlap is {self.chunk_overlap}; expected 0 or more tokens")
+        if self.chunk_scores not in (None, "max", "mean"):
+            raise _refuse(f"pooler config: chunk_scores is '{self.chunk_scores}'; expected 'max' or 'mean'")
 
     def _check_methods(self) -> None:
         if self.pooling_type is not None and (self.seq_pooling_type or self.tok_pooling_type):
@@ -127,6 +142,8 @@ _POOLER_KINDS: dict[str, tuple[type, ...]] = {
     "dimensions": (int,),
     "enable_chunked_processing": (bool,),
     "max_embed_len": (int,),
+    "chunk_overlap": (int,),
+    "chunk_scores": (str,),
     "logit_mean": (int, float),
     "logit_sigma": (int, float),
     "step_tag_id": (int,),
@@ -177,7 +194,11 @@ class ModelOptions:
 class EngineLimits:
     """What one engine may use.
 
-    ``max_step_tokens`` is the token budget of a step; a single longer sequence gets a step of its own.
+    ``max_step_tokens`` is the token budget of a step; a single longer sequence gets a step of its own, or is cut over
+    several where the model is causal and ``enable_chunked_prefill`` is set. With ``enable_prefix_caching`` a causal
+    model finds what texts that began alike have computed. It keeps keys and values of two steps' tokens and of
+    ``prefix_cache_tokens`` more, in blocks of ``block_size``; a sequence that is longer than all of them together is
+    not kept, and gets a step of its own. Other models keep nothing, whatever is set here.
     ``max_queued_tokens`` bounds the tokens that wait; beyond it new requests are refused with Overloaded.
     ``max_passes`` is how often a sequence may be passed by shorter ones, ``max_lane_wait`` for how many seconds
     the interactive lane may hold back the bulk lane.
@@ -187,6 +208,10 @@ class EngineLimits:
     max_queued_tokens: int = 8_000_000
     max_passes: int = 8
     max_lane_wait: float = 1.0
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    prefix_cache_tokens: int = 4096
+    block_size: int = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,11 @@ from forebay.core.request import Timings
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """One forward pass over a flat batch. Seconds are wall time; ``budget`` is the step's token budget."""
+    """One forward pass over a flat batch. Seconds are wall time; ``budget`` is the step's token budget.
+
+    ``prefix_tokens`` were found computed by an earlier step; ``held_blocks`` of the causal model's ``num_blocks`` are
+    held by sequences.
+    """
 
     num_sequences: int
     num_tokens: int
@@ -20,6 +24,9 @@ class StepDone:
     forward_seconds: float
     queued_sequences: int
     queued_tokens: int
+    prefix_tokens: int = 0
+    held_blocks: int = 0
+    num_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class Request:
     ``seconds`` are the other texts of pairs that a cross-encoder reads together, one for each item.
     ``deadline`` is a moment of ``time.monotonic()``; work that has not begun by then is dropped. ``against`` gives
     each item the query vectors [tokens, d] that its own token vectors are compared with inside the engine, so that
-    only a score leaves it (items may share one array; it lives as long as they do).
+    only a score leaves it (items may share one array; it lives as long as they do). Only requests with the same
+    ``cache_salt`` find what each other's texts, beginning alike, have left in the prefix cache of a causal model.
     """
 
     items: Sequence[Item]
@@ -43,6 +44,7 @@ class Request:
     deadline: float | None = None
     seconds: Sequence[str] | None = None
     against: Sequence[Matrix] | None = None
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

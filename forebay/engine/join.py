@@ -1,6 +1,7 @@
-"""Joins the vectors of a long text's windows to one."""
+"""Joins the outputs of a long text's windows to one."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,28 @@ class Part(NamedTuple):
     num_tokens: int
 
 
-def join_parts(parts: list[Part], *, is_unit: bool) -> NDArray[np.float32]:
-    """Mean of the parts weighted by their tokens, scaled to unit length if ``is_unit``: float32 [d]."""
+Join = Literal["mean", "unit_mean", "max"]
+
+
+def mean(parts: list[Part]) -> NDArray[np.float32]:
+    """Mean of the parts weighted by their tokens: float32 [d]."""
     vectors = np.stack([part.vector for part in parts])
     weights = np.array([part.num_tokens for part in parts], np.float32)
-    mean: NDArray[np.float32] = weights @ vectors / weights.sum()
-    return mean / np.float32(max(float(np.linalg.norm(mean)), 1e-12)) if is_unit else mean
+    joined: NDArray[np.float32] = weights @ vectors / weights.sum()
+    return joined
+
+
+def unit_mean(parts: list[Part]) -> NDArray[np.float32]:
+    """The same, scaled to unit length."""
+    joined = mean(parts)
+    return joined / np.float32(max(float(np.linalg.norm(joined)), 1e-12))
+
+
+def best(parts: list[Part]) -> NDArray[np.float32]:
+    """The largest of each number."""
+    largest: NDArray[np.float32] = np.stack([part.vector for part in parts]).max(0)
+    return largest
+
+
+JOINS: dict[Join, Callable[[list[Part]], NDArray[np.float32]]] = {"mean": mean, "unit_mean": unit_mean, "max": best}
+"""Ways to join, by name."""

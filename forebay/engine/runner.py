@@ -1,16 +1,22 @@
-"""One step: pack, forward, pool, copy to the host. No policy: what to run and what to do on failure is the loop's."""
+"""One step: pack, forward, pool, copy to the host. No policy: what to run and what to do on failure is the loop's.
+
+Of a sequence whose chunk is not its last nothing comes back: what pooling took of it is carried in the sequence.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from copy import deepcopy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from forebay.core.params import PoolingParams
 from forebay.core.request import Row
-from forebay.engine.pack import Packed, pack
+from forebay.engine.pack import Group, Member, Packed, pack
 from forebay.engine.sequence import Sequence
+from forebay.layers.kv import KVPool
+from forebay.pooling.cursor import Cursor
 from forebay.pooling.pooler import Pipeline
 from forebay.pooling.results import is_finite
 
@@ -37,12 +43,32 @@ class Runner:
     def __init__(self, pipelines: Mapping[str, Pipeline], device: torch.device) -> None:
         self._pipelines = pipelines
         self._device = device
+        self._pools: dict[str, KVPool] = {}
+
+    @property
+    def is_causal(self) -> bool:
+        """True where every model attends only to what came before, so that its keys and values can be kept."""
+        return all(_is_causal(pipeline.model) for pipeline in self._pipelines.values())
+
+    def reserve(self, num_blocks: int, block_size: int) -> int:
+        """Make room for the keys and values of so many blocks in each model; returns the bytes reserved."""
+        models: dict[int, Any] = {id(pipeline.model): pipeline.model for pipeline in self._pipelines.values()}
+        pools = {
+            key: KVPool.reserve(model, num_blocks, _dtype_of(model), self._device, block_size=block_size)
+            for key, model in models.items()
+        }
+        self._pools = {route: pools[id(pipeline.model)] for route, pipeline in self._pipelines.items()}
+        return sum(pool.num_bytes for pool in pools.values())
+
+    def count_spare(self, seq: Sequence) -> int:
+        """How many first tokens of a sequence need no states, whatever its outputs make of them."""
+        return self._pipelines[seq.route].count_spare(seq.params, seq.ids, seq.prompt_len)
 
     @torch.inference_mode()
     def run(self, sequences: Seq[Sequence]) -> Ran:
         """Compute all sequences, which must share a route, in one forward pass."""
         start = time.perf_counter()
-        packed = pack(sequences, self._device)
+        packed = pack(sequences, self._device, self._pools.get(sequences[0].route))
         packed_at = time.perf_counter()
         results = list(self._results(packed, self._pipelines[sequences[0].route]))
         return Ran(results, packed_at - start, time.perf_counter() - packed_at)
@@ -50,11 +76,55 @@ class Runner:
     def _results(self, packed: Packed, pipeline: Pipeline) -> Iterator[Result]:
         hidden = pipeline.forward(packed.batch)
         for params, group in packed.groups.items():
-            cursor = packed.cursor.select(group.rows)
-            outputs = [pipeline.pool(task, hidden, cursor, params).to_host() for task in params.outputs]
-            rows = list(zip(*outputs, strict=True))
-            finite = [all(is_finite(row) for row in row_set) for row_set in rows]
-            is_given = [False] * len(rows)
-            for seq, place in group.members:  # each caller may write into its own
-                yield Result(seq, deepcopy(rows[place]) if is_given[place] else rows[place], finite[place])
-                is_given[place] = True
+            whole, cut = _split(group)
+            if whole.members:
+                yield from _pool(pipeline, hidden, packed.cursor.select(whole.rows), params, whole)
+            for seq, place in cut:
+                cursor = packed.cursor.select([group.rows[place]])
+                former = seq.carried or [None] * len(params.outputs)
+                seq.carried = [
+                    pipeline.carry(task, hidden, cursor, part)
+                    for task, part in zip(params.outputs, former, strict=True)
+                ]
+                if seq.is_last_chunk:
+                    yield _finish(pipeline, seq, params)
+
+
+def _split(group: Group) -> tuple[Group, list[Member]]:
+    """Divide a group into what this step computes to its end alone, and what is cut over several."""
+    cut = [member for member in group.members if member.sequence.is_cut]
+    if not cut:
+        return group, []
+    whole = [member for member in group.members if not member.sequence.is_cut]
+    places = sorted({place for _, place in whole})
+    place_of = {place: new for new, place in enumerate(places)}
+    members = [Member(seq, place_of[place]) for seq, place in whole]
+    return Group([group.rows[place] for place in places], members), cut
+
+
+def _pool(
+    pipeline: Pipeline, hidden: torch.Tensor, cursor: Cursor, params: PoolingParams, group: Group
+) -> Iterator[Result]:
+    outputs = [pipeline.pool(task, hidden, cursor, params).to_host() for task in params.outputs]
+    rows = list(zip(*outputs, strict=True))
+    finite = [all(is_finite(row) for row in row_set) for row_set in rows]
+    is_given = [False] * len(rows)
+    for seq, place in group.members:  # each caller may write into its own
+        yield Result(seq, deepcopy(rows[place]) if is_given[place] else rows[place], finite[place])
+        is_given[place] = True
+
+
+def _finish(pipeline: Pipeline, seq: Sequence, params: PoolingParams) -> Result:
+    parts = zip(params.outputs, seq.carried or (), strict=True)
+    rows = tuple(pipeline.finish(task, part, params).to_host()[0] for task, part in parts)
+    return Result(seq, rows, all(is_finite(row) for row in rows))
+
+
+def _is_causal(model: object) -> bool:
+    """Causal, and without a rotation that depends on the length of the whole text."""
+    return bool(getattr(model, "is_causal", False)) and not getattr(model, "reads_length", False)
+
+
+def _dtype_of(model: torch.nn.Module) -> torch.dtype:
+    """The type that it computes in: its first weight's."""
+    return next(model.parameters()).dtype

@@ -4,6 +4,7 @@ Sequences of any length are packed up to the budget. A short one may pass a long
 only so often; then the step closes behind what it has and the long one leads the next. The interactive lane goes
 first, and a step serves one lane only, so that an interactive text never pays for bulk in its own step; a bulk
 lane that was held back long enough gets one step. Equal sequences count once, since they are computed once.
+What is cut over several steps comes back to the front of its lane after each; the other lane may go between.
 Cancelled and expired work is dropped here, before it costs anything. Not thread-safe: the loop holds the lock.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from forebay.core.config import EngineLimits
 from forebay.core.request import Lane
+from forebay.engine.prefill import Prefill
 from forebay.engine.sequence import Job, Sequence
 
 # How many sequences that do not fit are looked past for one that does.
@@ -26,13 +28,15 @@ class Step:
     sequences: list[Sequence] = field(default_factory=list)
     num_tokens: int = 0
     dropped: dict[Job, None] = field(default_factory=dict)  # a set that keeps its order
+    starts: dict[tuple[bytes, int], int] = field(default_factory=dict)  # of what is computed to its end, by key
 
 
 class Scheduler:
-    """The queue. ``num_sequences`` and ``num_tokens`` tell what waits in it."""
+    """The queue. ``num_sequences`` and ``num_tokens`` tell what waits in it. ``prefill`` is a causal model's."""
 
-    def __init__(self, limits: EngineLimits) -> None:
+    def __init__(self, limits: EngineLimits, prefill: Prefill | None = None) -> None:
         self._limits = limits
+        self._prefill = prefill
         self._queues: dict[Lane, deque[Sequence]] = {lane: deque() for lane in Lane}
         self._held_since: float | None = None  # since when interactive steps have held back the bulk lane
         self.num_sequences = 0
@@ -41,8 +45,18 @@ class Scheduler:
     def add(self, sequences: Seq[Sequence], lane: Lane) -> None:
         """Queue a job's sequences, short ones first and equal ones side by side."""
         self._queues[lane].extend(sorted(sequences, key=lambda seq: (len(seq.ids), seq.key)))
+        self._count(sequences)
+
+    def add_back(self, sequences: Seq[Sequence]) -> None:
+        """Queue what a step has begun but not completed, before all others of its lane."""
+        for seq in reversed(sequences):
+            seq.start = seq.end
+            self._queues[seq.job.lane].appendleft(seq)
+        self._count(sequences)
+
+    def _count(self, sequences: Seq[Sequence]) -> None:
         self.num_sequences += len(sequences)
-        self.num_tokens += sum(len(seq.ids) for seq in sequences)
+        self.num_tokens += sum(len(seq.ids) - seq.start for seq in sequences)
 
     def schedule(self, now: float) -> Step:
         """Take the next step's sequences out of the queue; an empty step means that nothing waits."""
@@ -61,7 +75,8 @@ class Scheduler:
             queue.clear()
             for seq in waiting:
                 if seq.job.is_over:
-                    self._forget(seq)
+                    self._forget(seq, len(seq.ids) - seq.start)
+                    self._release(seq)
                 else:
                     queue.append(seq)
 
@@ -69,6 +84,8 @@ class Scheduler:
         """Empty the queue and return the jobs that had work in it, each once."""
         jobs = {id(seq.job): seq.job for queue in self._queues.values() for seq in queue}
         for queue in self._queues.values():
+            for seq in queue:
+                self._release(seq)
             queue.clear()
         self.num_sequences = self.num_tokens = 0
         return list(jobs.values())
@@ -86,17 +103,16 @@ class Scheduler:
 
     def _fill(self, step: Step, queue: deque[Sequence], now: float) -> None:
         skipped: list[Sequence] = []
-        keys: set[tuple[bytes, int]] = set()
         while queue and len(skipped) < _LOOKAHEAD:
             seq = queue.popleft()
+            num_waiting = len(seq.ids) - seq.start
             if self._is_dead(seq, step, now):
-                self._forget(seq)
-            elif self._fits(seq, step, keys):
-                if seq.key not in keys:
-                    keys.add(seq.key)
-                    step.num_tokens += len(seq.ids)
+                self._forget(seq, num_waiting)
+                self._release(seq)
+            elif (num_tokens := self._take(seq, step)) is not None:
+                step.num_tokens += num_tokens
                 step.sequences.append(seq)
-                self._forget(seq)
+                self._forget(seq, num_waiting)
             else:
                 skipped.append(seq)
                 seq.passes += 1
@@ -104,12 +120,25 @@ class Scheduler:
                     break
         queue.extendleft(reversed(skipped))
 
-    def _fits(self, seq: Sequence, step: Step, keys: set[tuple[bytes, int]]) -> bool:
-        if not step.sequences:
-            return True  # a sequence longer than the budget gets a step of its own
-        if seq.route != step.sequences[0].route:
-            return False
-        return seq.key in keys or step.num_tokens + len(seq.ids) <= self._limits.max_step_tokens
+    def _take(self, seq: Sequence, step: Step) -> int | None:
+        """Return what the sequence adds to the step's tokens, None where it does not fit."""
+        is_first = not step.sequences
+        if not is_first and seq.route != step.sequences[0].route:
+            return None
+        start = step.starts.get(seq.key)
+        if start is not None and (self._prefill is None or self._prefill.ride(seq, start)):
+            return 0
+        left = self._limits.max_step_tokens - step.num_tokens
+        num_tokens = self._plan(seq, left, is_first=is_first)
+        if num_tokens is not None and not seq.is_cut:
+            step.starts[seq.key] = seq.start
+        return num_tokens
+
+    def _plan(self, seq: Sequence, left: int, *, is_first: bool) -> int | None:
+        if self._prefill is not None:
+            return self._prefill.plan(seq, left, is_first=is_first)
+        # a sequence longer than the budget gets a step of its own
+        return len(seq.ids) if is_first or len(seq.ids) <= left else None
 
     def _is_dead(self, seq: Sequence, step: Step, now: float) -> bool:
         job = seq.job
@@ -120,6 +149,10 @@ class Scheduler:
             return True
         return False
 
-    def _forget(self, seq: Sequence) -> None:
+    def _forget(self, seq: Sequence, num_tokens: int) -> None:
         self.num_sequences -= 1
-        self.num_tokens -= len(seq.ids)
+        self.num_tokens -= num_tokens
+
+    def _release(self, seq: Sequence) -> None:
+        if self._prefill is not None:
+            self._prefill.release(seq)

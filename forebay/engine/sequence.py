@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from forebay.core.errors import ForebayError
 from forebay.core.params import PoolingParams
 from forebay.core.request import Lane, Reply, Row, SparseVector, Timings
 from forebay.core.tasks import Task
-from forebay.engine.join import Part, join_parts
+from forebay.engine.join import JOINS, Join, Part
 
 
 class Job:
@@ -30,13 +30,14 @@ class Job:
         self.submitted_at = time.monotonic()
         self.started_at: float | None = None
         self.sequences: list[Sequence] = []
+        self.salt = ""
         self._tasks: tuple[Task, ...] = ()
         self._rows: list[tuple[Row, ...] | None] = []
         self._errors: dict[int, ForebayError] = {}
         self._num_left = 0
         self._num_parts: NDArray[np.int64] = np.zeros(0, np.int64)
         self._parts: dict[int, dict[int, Part]] = {}
-        self._is_unit = False
+        self._join: Join = "mean"
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
     def fill(self, tokens: "Tokens", truncated: NDArray[np.bool_], traits: "SequenceTraits") -> None:
@@ -49,8 +50,9 @@ class Job:
         ]
         for seq, type_ids in zip(self.sequences, tokens.type_ids or (), strict=False):
             seq.set_types(type_ids)
+        self.salt = traits.salt
         self._tasks = traits.params.outputs
-        self._is_unit = traits.is_unit
+        self._join = traits.join
         self._rows = [None] * len(truncated)
         self._num_left = len(self.sequences)
         self._num_parts = np.bincount(tokens.owners, minlength=len(truncated))
@@ -70,14 +72,14 @@ class Job:
         return self._count_down()
 
     def _deliver_part(self, seq: "Sequence", rows: tuple[Row, ...]) -> None:
-        """Keep one window's vector until those of all windows of the text are there."""
+        """Keep one window's output until those of all windows of the text are there."""
         (vector,) = rows
-        assert not isinstance(vector, SparseVector), "only embeddings are split"
+        assert not isinstance(vector, SparseVector), "only embeddings and scores are split"
         parts = self._parts.setdefault(seq.index, {})
         parts[seq.place] = Part(vector, len(seq.ids))
         if len(parts) == self._num_parts[seq.index]:
             in_order = [part for _, part in sorted(self._parts.pop(seq.index).items())]
-            self._rows[seq.index] = (join_parts(in_order, is_unit=self._is_unit),)
+            self._rows[seq.index] = (JOINS[self._join](in_order),)
 
     def fail(self, index: int, error: ForebayError) -> bool:
         """Take the error of one of an item's sequences; True when it was the last."""
@@ -142,11 +144,15 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
-    """What all sequences of a request share; ``is_unit`` tells that its vectors are of unit length."""
+    """What all sequences of a request share; ``join`` makes one output of a long text's windows.
+
+    Prefixes are found by sequences with the same ``salt`` alone.
+    """
 
     params: PoolingParams
     route: str
-    is_unit: bool = False
+    join: Join = "mean"
+    salt: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -157,6 +163,9 @@ class Sequence:
     ``passes`` counts how often a shorter one was served before it; ``prompt_len`` is the number of its first tokens
     that pooling leaves out. ``type_ids`` int32 [L], None where all are 0. Sequences of one route with equal ``key`` are
     computed once.
+
+    A step computes the tokens ``start`` to ``end``: all of them, where the model is not causal. Those before are in
+    the blocks of ``table``, where it holds any; ``carried`` is what pooling took of earlier chunks, a value an output.
     """
 
     ids: NDArray[np.int32]
@@ -169,9 +178,39 @@ class Sequence:
     passes: int = 0
     key: tuple[bytes, int] = field(init=False)
     type_ids: NDArray[np.int32] | None = field(init=False, default=None)
+    start: int = 0
+    end: int = field(init=False)
+    num_read: int = 0  # tokens at its start that were found computed
+    table: list[int] = field(default_factory=list)
+    chain: list[bytes] | None = None
+    carried: list[Any] | None = None
 
     def __post_init__(self) -> None:
         self.key = (self.ids.tobytes(), self.prompt_len)
+        self.end = len(self.ids)
+
+    @property
+    def is_cut(self) -> bool:
+        """True where more than one step computes it."""
+        return self.carried is not None or not self.is_last_chunk
+
+    @property
+    def is_last_chunk(self) -> bool:
+        """True where this step completes it."""
+        return self.end == len(self.ids)
+
+    @property
+    def step_key(self) -> tuple[object, ...]:
+        """Sequences of one step with equal keys are computed once."""
+        return (id(self),) if self.is_cut else (*self.key, self.start)
+
+    def begin(self, table: list[int], start: int, end: int) -> None:
+        """Hold blocks; the first ``start`` tokens are in them already."""
+        self.table, self.num_read, self.start, self.end = table, start, start, end
+
+    def restart(self) -> None:
+        """Forget all progress."""
+        self.table, self.num_read, self.start, self.end, self.carried = [], 0, 0, len(self.ids), None
 
     def set_types(self, type_ids: NDArray[np.int32]) -> None:
         """Give the tokens types, which make it another sequence; the negative number keeps the two kinds apart."""

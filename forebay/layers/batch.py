@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from forebay.layers.kv import BatchKV
+
 
 class Run(NamedTuple):
     """Neighbouring sequences of equal length: rows ``start`` to ``start + num_seqs * length`` of the batch.
@@ -29,10 +31,11 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatBatch:
-    """T tokens of n sequences, ordered by length.
+    """T tokens of n sequences, or of chunks of them, ordered by length.
 
-    ``input_ids`` int64 [T]; ``positions`` int64 [T], from 0 within each sequence; ``cu_seqlens`` int64 [n + 1],
-    the sequences' borders; ``type_ids`` int64 [T], or None where all are 0; ``runs`` covers all rows in order.
+    ``input_ids`` int64 [T]; ``positions`` int64 [T], from 0 within each whole sequence; ``cu_seqlens`` int64 [n + 1],
+    the sequences' borders; ``type_ids`` int64 [T], or None where all are 0; ``runs`` covers all rows in order; ``kv``
+    is where causal models keep keys and values for chunks to come, None where nothing is kept and nothing came before.
     """
 
     input_ids: Tensor
@@ -40,6 +43,7 @@ class FlatBatch:
     cu_seqlens: Tensor
     type_ids: Tensor | None
     runs: tuple[Run, ...]
+    kv: BatchKV | None = None
 
     @property
     def max_len(self) -> int:
@@ -62,6 +66,7 @@ class FlatBatch:
             cu_seqlens=torch.cat([self.cu_seqlens, ends]),
             type_ids=None if self.type_ids is None else F.pad(self.type_ids, (0, num_more)),
             runs=(*self.runs, Run(num_tokens, num_more, 1)),
+            kv=None if self.kv is None else self.kv.filled(num_more),
         )
 
 

@@ -15,7 +15,7 @@ from forebay.layers.native import extension
 from forebay.layers.program import State, Value
 
 if TYPE_CHECKING:
-    from forebay._native import PackedLinear
+    from forebay._native import PackedLinear, Precision
 
 _PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
@@ -35,7 +35,8 @@ class Linear(nn.Module):
 
     ``part_sizes`` lists the rows of the checkpoint tensors that this layer merges (query, key and value, say);
     a plain layer has one part. Until ``pack`` is called the weight stands in ``weight``. ``kernels`` names the
-    native kernels that the layer is packed for, "" where torch runs it; ``native`` is then the packed form.
+    native kernels that the layer is packed for, "" where torch runs it; ``native`` is then the packed form, whose
+    products are made in ``precision``: what goes in and comes out is float32.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Linear(nn.Module):
         self.weight: nn.Parameter | None = nn.Parameter(torch.empty(sum(part_sizes), in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(sum(part_sizes)), requires_grad=False) if bias else None
         self.kernels = ""
+        self.precision: Precision = "float32"
         self.native: PackedLinear | None = None
         self._packed: Tensor | None = None
 
@@ -56,7 +58,7 @@ class Linear(nn.Module):
             return
         if self.kernels:
             bias = None if self.bias is None else self.bias.detach().numpy()
-            self.native = extension.PackedLinear(self.kernels, self.weight.detach().numpy(), bias)
+            self.native = extension.PackedLinear(self.kernels, self.weight.detach().numpy(), bias, self.precision)
             self.weight = None
         elif can_pack(self.weight):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)

@@ -22,6 +22,7 @@ extension = _find_extension()
 """The module ``forebay._native``, described by its .pyi file, or None."""
 
 SWITCH = "FOREBAY_NATIVE"
+_NEEDED = {"bfloat16": "AVX-512 BF16", "int8": "AVX-512 VNNI"}
 _OFF = ("0", "off", "no", "false")
 _OWN_CHOICE = ("", "1", "on", "yes", "true")
 
@@ -33,8 +34,8 @@ class Kernels(NamedTuple):
     why: str
 
 
-def choose_kernels(dtype: torch.dtype, device: torch.device) -> Kernels:
-    """Return the kernels for a model of this dtype on this device."""
+def choose_kernels(dtype: str, device: torch.device) -> Kernels:
+    """Return the kernels for a model of this dtype (float32, bfloat16, int8) on this device."""
     if device.type != "cpu":
         return Kernels("", f"on {device.type}")
     wish = os.environ.get(SWITCH, "").lower()
@@ -42,10 +43,14 @@ def choose_kernels(dtype: torch.dtype, device: torch.device) -> Kernels:
         return Kernels("", f"{SWITCH}={wish}")
     if extension is None:
         return Kernels("", "the package was installed without its native kernels")
-    if dtype != torch.float32:
-        return Kernels("", f"no native kernels for {str(dtype).removeprefix('torch.')} yet")
     known = extension.kernels()
     if wish not in _OWN_CHOICE:
-        return Kernels(wish, f"{SWITCH}={wish}") if wish in known else Kernels("", f"no kernels for {SWITCH}={wish}")
+        if wish not in known:
+            return Kernels("", f"no kernels for {SWITCH}={wish}")
+        if not extension.has_precision(wish, dtype):
+            return Kernels("", f"the kernels of {SWITCH}={wish} have no {dtype}")
+        return Kernels(wish, f"{SWITCH}={wish}")
     best = known[0]
+    if not extension.has_precision(best, dtype):
+        return Kernels("", f"the processor lacks {_NEEDED[dtype]}")
     return Kernels(best, "best of this processor") if best != "plain" else Kernels("", "the processor lacks AVX2")

@@ -16,6 +16,7 @@ from forebay.layers.batch import FlatBatch
 from forebay.layers.native import extension
 
 if TYPE_CHECKING:
+    from forebay._native import Precision
     from forebay._native import Program as NativeProgram
     from forebay.layers.linear import Linear
 
@@ -67,8 +68,9 @@ class Recorder:
     batch: Any = None
     bias: Any = None
 
-    def __init__(self, kernels: str) -> None:
+    def __init__(self, kernels: str, precision: "Precision") -> None:
         self.kernels = kernels
+        self.precision = precision
         self.ops: list[_Op] = []
         self.linears: list[Linear] = []
         self.states: list[Value] = []
@@ -111,7 +113,7 @@ class Recorder:
         value = Value(self, qkv.width // 3)
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
-            program.attention(slot(qkv), slot(value), num_heads)
+            program.attention(slot(qkv), slot(value), num_heads, self.precision)
 
         return self._note(_Op((qkv,), value, emit, is_attention=True))
 

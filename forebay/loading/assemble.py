@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from forebay.checkpoint.locate import Location, locate
 from forebay.checkpoint.pipeline import StaticEmbeddingStage, TransformerStage
 from forebay.checkpoint.spec import ModelSpec, architectures_of, read_spec
-from forebay.core.config import ModelOptions
+from forebay.core.config import ModelOptions, WindowScores
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.params import Abilities, PoolingParams
@@ -38,7 +38,10 @@ SPLIT_MAX_LEN = 1_048_576
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model ready to run. ``texts`` and ``pipelines`` are by route; ``default_route`` None: a request names it."""
+    """A model ready to run. ``texts`` and ``pipelines`` are by route; ``default_route`` None: a request names it.
+
+    ``window_scores`` is how the scores of a long document's windows become one.
+    """
 
     info: ModelInfo
     device: torch.device
@@ -47,6 +50,7 @@ class LoadedModel:
     pipelines: Mapping[str, Pipeline]
     default_route: str | None
     route_of_input_type: Mapping[str, str]
+    window_scores: WindowScores = "max"
 
 
 def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> LoadedModel:
@@ -78,6 +82,7 @@ def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> Loaded
         pipelines={name: route.pipeline for name, route in built.items()},
         default_route=spec.routes.default,
         route_of_input_type=spec.routes.by_input_type,
+        window_scores=options.pooler.chunk_scores or "max",
     )
 
 
@@ -105,6 +110,7 @@ def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: Tokenize
         frames_once=isinstance(model, Decoder),
         num_types=model.num_types if files.has_types else 1,
         split_len=_choose_split_len(loader, max_len, label),
+        overlap=_choose_overlap(loader, max_len),
     )
 
 
@@ -128,6 +134,16 @@ def _choose_split_len(loader: Loader, max_len: int, label: str) -> int | None:
     split_len = overrides.max_embed_len or SPLIT_MAX_LEN
     loader.log.say(f"chunked processing{label}", f"windows of {max_len}, up to {split_len} tokens", "user")
     return split_len
+
+
+def _choose_overlap(loader: Loader, max_len: int) -> int:
+    overlap = loader.options.pooler.chunk_overlap or 0
+    if 2 * overlap > max_len:
+        raise InvalidRequest(
+            f"pooler config: chunk_overlap is {overlap}, but windows have {max_len} tokens; give at most half of that",
+            field="pooler_config",
+        )
+    return overlap
 
 
 def _choose_max_len(route: RoutePlan, model: Encoder, files: TokenizerFiles, options: ModelOptions) -> tuple[int, str]:

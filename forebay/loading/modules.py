@@ -23,7 +23,7 @@ from forebay.checkpoint.pipeline import (
 )
 from forebay.checkpoint.weights import iter_weights, load_file, load_sparse_static, load_tensors, stored_names
 from forebay.core.config import ModelOptions
-from forebay.core.errors import UnsupportedCheckpoint, WeightsMismatch
+from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint, WeightsMismatch
 from forebay.layers.native import choose_kernels
 from forebay.layers.program import NoNativeForm, Program, Recorder
 from forebay.loading.fill import fill, pick_rows
@@ -72,8 +72,9 @@ class Loader:
         with torch.device("meta"):
             model = build_encoder(stage.config)
             naming = self._attach(route, stage, model)
-        dtype = getattr(torch, self.plan.dtype)
-        recorder = self._choose_path(model, dtype)
+        recorder = self._choose_path(model)
+        # A program rounds the products of its layers itself; all else in it is float32.
+        dtype = torch.float32 if recorder is not None else getattr(torch, self.plan.dtype)
         tensors = iter_weights(stage.folder)
         if route.rows:
             tensors = pick_rows(tensors, naming, route.rows, is_tied=_is_tied(stage.config))
@@ -98,14 +99,19 @@ class Loader:
             self.log.say("head", f"{route.head}{'' if has_bias else ' without bias'}", "the names of the weights")
         return attach_head(model, route.head, stage.config, len(labels_of(stage.config)), has_bias=has_bias)
 
-    def _choose_path(self, model: Encoder, dtype: torch.dtype) -> Recorder | None:
+    def _choose_path(self, model: Encoder) -> Recorder | None:
         """Return the empty model as a recording where the native kernels can run it, its layers marked for them."""
-        kernels = choose_kernels(dtype, self.device)
+        kernels = choose_kernels(self.plan.dtype, self.device)
         try:
-            recorder = model.record(kernels.name) if kernels.name else None
+            recorder = model.record(kernels.name, self.plan.dtype) if kernels.name else None  # type: ignore[arg-type]
             source = kernels.why
         except NoNativeForm as missing:
             recorder, source = None, str(missing)
+        if recorder is None and self.plan.dtype == "int8":
+            raise InvalidRequest(
+                f"int8 is computed by the native kernels only, which can't run here: {source}; use bfloat16 or float32",
+                field="dtype",
+            )
         self.log.say("compute path", "torch" if recorder is None else f"native {kernels.name}", source)
         return recorder
 

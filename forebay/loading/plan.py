@@ -73,7 +73,7 @@ class RoutePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is decided before weights are read. ``dtype`` is a torch dtype's name."""
+    """Everything that is decided before weights are read. ``dtype`` is a name of DType, but auto."""
 
     routes: Mapping[str, RoutePlan]
     dtype: str
@@ -137,6 +137,10 @@ def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device
     if options.dtype != "auto":
         if options.dtype == "float16" and device == "cpu":
             raise InvalidRequest("float16 is not computed on CPU; use bfloat16 or float32", field="dtype")
+        if options.dtype == "int8" and device != "cpu":
+            raise InvalidRequest(
+                f"int8 is computed on CPU only, not on {device}; use bfloat16 or float16", field="dtype"
+            )
         log.say("dtype", options.dtype, _USER)
         return options.dtype
     if device != "cpu" and stored == {"bfloat16"}:

@@ -15,13 +15,13 @@ from forebay.loading.modules import Loader
 from forebay.loading.plan import RoutePlan, VectorStage
 from forebay.models.base import Encoder
 from forebay.pooling.activations import Calibration, Choice, choose_activation, identity
+from forebay.pooling.chunks import Pooler
 from forebay.pooling.heads import ClassifyHead, EmbedHead
 from forebay.pooling.methods import METHODS, Method, all_rows, last_by_id, step_rows
 from forebay.pooling.pooler import (
     ClassifyPooler,
     EmbedPooler,
     Pipeline,
-    Pooler,
     TokenClassifyPooler,
     TokenEmbedPooler,
 )

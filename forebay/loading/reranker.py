@@ -91,9 +91,9 @@ def _names(backbone: TransformerStage, spec: ModelSpec, options: ModelOptions) -
 def _unknown(reason: str) -> UnsupportedCheckpoint:
     known = ", ".join(list_families()[0])
     return UnsupportedCheckpoint(
-        f"this language model is a reranker ({reason}), but how it reads a pair is not known, and with a wrong template "
-        f"its scores mean nothing. Give the option 'template': a .toml file, or one of {known}; '{PLAIN}' joins the two "
-        "texts as the tokenizer does; convert 'embed' makes an embedder of it"
+        f"this language model is a reranker ({reason}), but how it reads a pair is not known, and with a wrong "
+        f"template its scores mean nothing. Give the option 'template': a .toml file, or one of {known}; '{PLAIN}' "
+        "joins the two texts of a classifier as the tokenizer does; convert 'embed' makes an embedder of it"
     )
 
 

@@ -48,11 +48,12 @@ _ALWAYS = frozenset({"task"})
 _SEQUENCE = frozenset({"pooling_type", "seq_pooling_type", "use_activation"})
 _TOKEN = frozenset({"pooling_type", "tok_pooling_type", "use_activation", "step_tag_id"})
 _SCORES = frozenset({"logit_mean", "logit_sigma"})
+_CHUNKS = frozenset({"enable_chunked_processing", "max_embed_len", "chunk_overlap"})
 
 # Which overrides mean something to which kind of model; the others are refused, not ignored.
 ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
-    "embed": _ALWAYS | _SEQUENCE | _TOKEN | {"dimensions", "enable_chunked_processing", "max_embed_len"},
-    "sequence": _ALWAYS | _SEQUENCE | _SCORES,
+    "embed": _ALWAYS | _SEQUENCE | _TOKEN | _CHUNKS | {"dimensions"},
+    "sequence": _ALWAYS | _SEQUENCE | _SCORES | _CHUNKS | {"chunk_scores"},
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
     "yes_no": _ALWAYS | _SCORES | {"use_activation"},
@@ -69,6 +70,9 @@ def check_overrides(kind: Kind, config: PoolerConfig) -> None:
                 f"{', '.join(sorted(allowed))}",
                 field="pooler_config",
             )
+
+
+_KIND_OF_TASK: dict[str, Kind] = {"sequence-classification": "sequence", "fill-mask": "masked_lm"}
 
 
 def resolve_kind(
@@ -98,10 +102,8 @@ def resolve_kind(
                 "use convert 'auto' or 'embed'"
             )
         return trained, "user: convert"
-    if backbone.task == "sequence-classification":
-        return "sequence", "modules.json"
-    if backbone.task == "fill-mask":
-        return "masked_lm", "modules.json"
+    if backbone.task in _KIND_OF_TASK:
+        return _KIND_OF_TASK[backbone.task], "modules.json"
     if not spec.is_default_pipeline:
         return "embed", "modules.json"
     return _from_architecture(names, trained)

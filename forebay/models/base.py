@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -22,6 +22,9 @@ from forebay.layers.program import Inputs, Program, Recorder, State
 
 _LARGEST = 1 << 26
 _MOST_LAYERS = 1024
+
+if TYPE_CHECKING:
+    from forebay._native import Precision
 
 LayerHook = Callable[[int, Any], None]
 """Called with (layer index, hidden states [T, H]); index 0 is the embedding's output."""
@@ -166,12 +169,12 @@ class Encoder(nn.Module, ABC):
         assert isinstance(state, Tensor), "only a recording gives another"
         return state[:num_tokens]
 
-    def record(self, kernels: str) -> Recorder:
+    def record(self, kernels: str, precision: "Precision" = "float32") -> Recorder:
         """Record the network for these native kernels, for which its layers will be packed; raises NoNativeForm."""
-        recorder = Recorder(kernels)
+        recorder = Recorder(kernels, precision)
         self.compute(recorder, recorder.show)
         for linear in recorder.linears:
-            linear.kernels = kernels
+            linear.kernels, linear.precision = kernels, precision
         return recorder
 
 

@@ -32,13 +32,31 @@ class Partial(NamedTuple):
     weights: Tensor
 
 
+def _needs_all(ids: NDArray[np.int32], prompt_len: int) -> int:
+    return 0
+
+
+def _needs_last(ids: NDArray[np.int32], prompt_len: int) -> int:
+    return max(0, len(ids) - 1)
+
+
+def _needs_text(ids: NDArray[np.int32], prompt_len: int) -> int:
+    """All but the prompt; of a text that is nothing but its prompt, the first token."""
+    return prompt_len if prompt_len < len(ids) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One pooling method; calling it pools whole sequences."""
+    """One pooling method; calling it pools whole sequences.
+
+    ``spare(ids, prompt_len)`` tells how many of a sequence's first tokens it can do without the states of, so that
+    they need not be computed where their keys and values are at hand.
+    """
 
     partial: Callable[[Tensor, Cursor], Partial]
     merge: Callable[[Partial, Partial], Partial]
     finish: Callable[[Partial], Tensor]
+    spare: Callable[[NDArray[np.int32], int], int] = _needs_all
 
     def __call__(self, hidden: Tensor, cursor: Cursor) -> Tensor:
         """Hidden states [T, H] → float32 [n, H]."""
@@ -108,7 +126,11 @@ def last_by_id(padding_id: int) -> Method:
                 weights[index] = _FALLBACK
         return _rows_where(hidden, cursor, places, weights)
 
-    return Method(partial, _keep_newer, _values)
+    def spare(ids: NDArray[np.int32], prompt_len: int) -> int:
+        real = np.flatnonzero(ids != padding_id)
+        return int(real[-1]) if len(real) else 0
+
+    return Method(partial, _keep_newer, _values, spare)
 
 
 def _rows_where(hidden: Tensor, cursor: Cursor, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Partial:
@@ -177,12 +199,12 @@ def _divide_by_root(partial: Partial) -> Tensor:
 
 
 METHODS: dict[str, Method] = {
-    "CLS": Method(_first, _keep_older, _values),
-    "LAST": Method(_last, _keep_newer, _values),
-    "MEAN": Method(_sum, _add, _divide),
-    "MEAN_SQRT_LEN": Method(_sum, _add, _divide_by_root),
-    "WEIGHTED": Method(_position_weighted_sum, _add, _divide),
-    "MAX": Method(_maximum, _keep_larger, _values),
+    "CLS": Method(_first, _keep_older, _values, _needs_text),
+    "LAST": Method(_last, _keep_newer, _values, _needs_last),
+    "MEAN": Method(_sum, _add, _divide, _needs_text),
+    "MEAN_SQRT_LEN": Method(_sum, _add, _divide_by_root, _needs_text),
+    "WEIGHTED": Method(_position_weighted_sum, _add, _divide, _needs_text),
+    "MAX": Method(_maximum, _keep_larger, _values, _needs_text),
 }
 
 

@@ -6,7 +6,7 @@ ask for it, and sees no other's rows.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,18 +16,11 @@ from torch import Tensor
 from forebay.core.params import PoolingParams
 from forebay.core.tasks import Task
 from forebay.layers.batch import FlatBatch
+from forebay.pooling.chunks import Pooler, carry, count_spare, finish
 from forebay.pooling.cursor import Cursor
 from forebay.pooling.heads import ClassifyHead, EmbedHead, Stage
-from forebay.pooling.methods import Method, TokenRows, all_rows
+from forebay.pooling.methods import Method, Partial, TokenRows, all_rows
 from forebay.pooling.results import Matrices, Result, Vectors
-
-
-class Pooler(Protocol):
-    """Makes one task's output of hidden states [T, H] for the n sequences of a cursor."""
-
-    def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Result:
-        """Return the outputs, in the cursor's order."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +33,25 @@ class EmbedPooler:
 
     def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Vectors:
         """Hidden states [T, H] → vectors [n, d]."""
+        return self.finish(self.partial(hidden, cursor), params)
+
+    def partial(self, hidden: Tensor, cursor: Cursor) -> list[Partial]:
+        """Hidden states [T, H] → what each method takes of them."""
         hidden = _through(self.token_stages, hidden)
-        pooled = [method(hidden, cursor) for method in self.methods]
+        return [method.partial(hidden, cursor) for method in self.methods]
+
+    def merge(self, carried: list[Partial], new: list[Partial]) -> list[Partial]:
+        """Join two chunks."""
+        return [method.merge(*pair) for method, *pair in zip(self.methods, carried, new, strict=True)]
+
+    def finish(self, carried: list[Partial], params: PoolingParams) -> Vectors:
+        """All chunks → vectors [n, d]."""
+        pooled = [method.finish(part) for method, part in zip(self.methods, carried, strict=True)]
         return Vectors(self.head(torch.cat(pooled, dim=1), params))
+
+    def spare(self, ids: NDArray[np.int32], prompt_len: int) -> int:
+        """How many first tokens no method needs."""
+        return min(method.spare(ids, prompt_len) for method in self.methods)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +63,23 @@ class ClassifyPooler:
 
     def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Vectors:
         """Hidden states [T, H] → scores [n, labels]."""
-        return Vectors(self.head(self.method(hidden, cursor), params))
+        return self.finish(self.partial(hidden, cursor), params)
+
+    def partial(self, hidden: Tensor, cursor: Cursor) -> Partial:
+        """Hidden states [T, H] → what the method takes of them."""
+        return self.method.partial(hidden, cursor)
+
+    def merge(self, carried: Partial, new: Partial) -> Partial:
+        """Join two chunks."""
+        return self.method.merge(carried, new)
+
+    def finish(self, carried: Partial, params: PoolingParams) -> Vectors:
+        """All chunks → scores [n, labels]."""
+        return Vectors(self.head(self.method.finish(carried), params))
+
+    def spare(self, ids: NDArray[np.int32], prompt_len: int) -> int:
+        """How many first tokens the method does not need."""
+        return self.method.spare(ids, prompt_len)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,3 +204,15 @@ class Pipeline:
     def pool(self, task: Task, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Result:
         """Make one output of the hidden states [T, H] for the sequences of a cursor."""
         return self.poolers[task](hidden, cursor, params)
+
+    def carry(self, task: Task, hidden: Tensor, cursor: Cursor, carried: Any) -> Any:
+        """Add a chunk of the cursor's one sequence to what was ``carried`` of it, None before the first."""
+        return carry(self.poolers[task], hidden, cursor, carried)
+
+    def finish(self, task: Task, carried: Any, params: PoolingParams) -> Result:
+        """Make one output of all chunks of a sequence."""
+        return finish(self.poolers[task], carried, params)
+
+    def count_spare(self, params: PoolingParams, ids: NDArray[np.int32], prompt_len: int) -> int:
+        """How many of a sequence's first tokens need no states, whatever of the outputs is made of them."""
+        return min(count_spare(self.poolers[task], ids, prompt_len) for task in params.outputs)

@@ -3,7 +3,7 @@
 The head's logits [tokens, vocabulary] never exist whole: they are made slab by slab and pooled at once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,11 +37,27 @@ class SpladePooler:
 
     def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> SparseVectors:
         """Hidden states [T, H] → one sparse vector a sequence."""
-        limit = params.max_active_dims or self.max_active_dims
-        return _join([_sparsify(vector, limit) for vector in self._vectors(hidden, cursor)], hidden)
+        return self._sparsify(map(self._finish, self._pooled(hidden, cursor)), params, hidden)
 
-    def _vectors(self, hidden: Tensor, cursor: Cursor) -> Iterator[Tensor]:
-        """Yield each sequence's pooled vector [V], in order."""
+    def partial(self, hidden: Tensor, cursor: Cursor) -> Tensor:
+        """Hidden states [T, H] of one sequence → what is pooled of them, [V]."""
+        (pooled,) = self._pooled(hidden, cursor)
+        return pooled
+
+    def merge(self, carried: Tensor, new: Tensor) -> Tensor:
+        """Join two chunks."""
+        return torch.maximum(carried, new) if self.strategy == "max" else carried + new
+
+    def finish(self, carried: Tensor, params: PoolingParams) -> SparseVectors:
+        """All chunks of one sequence → its sparse vector."""
+        return self._sparsify([self._finish(carried)], params, carried)
+
+    def _sparsify(self, vectors: Iterable[Tensor], params: PoolingParams, like: Tensor) -> SparseVectors:
+        limit = params.max_active_dims or self.max_active_dims
+        return _join([_sparsify(vector, limit) for vector in vectors], like)
+
+    def _pooled(self, hidden: Tensor, cursor: Cursor) -> Iterator[Tensor]:
+        """Yield each sequence's pooled logits [V], in order."""
         rows = cursor.take_rows(hidden)
         borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(cursor.lens)]).tolist()
         slab_rows = max(1, _SLAB_NUMBERS // self.vocab_size)
@@ -52,10 +68,10 @@ class SpladePooler:
             while index < len(cursor) and borders[index] < stop:
                 part = slab[max(borders[index], start) - start : min(borders[index + 1], stop) - start]
                 if len(part):
-                    pooled = self._merge(pooled, part)
+                    pooled = self._add(pooled, part)
                 if borders[index + 1] > stop:
                     break  # the sequence goes on in the next slab
-                yield self._finish(pooled)
+                yield pooled
                 index, pooled = index + 1, torch.zeros_like(pooled)
         for _ in range(index, len(cursor)):  # empty sequences at the end
             yield pooled
@@ -63,7 +79,7 @@ class SpladePooler:
     def _prepare(self, logits: Tensor) -> Tensor:
         return logits if self.strategy == "max" else self._activate(logits)
 
-    def _merge(self, pooled: Tensor, part: Tensor) -> Tensor:
+    def _add(self, pooled: Tensor, part: Tensor) -> Tensor:
         """Add rows [m, V] to what is pooled; starting at zero is the relu where the strategy is max."""
         return torch.maximum(pooled, part.amax(0)) if self.strategy == "max" else pooled + part.sum(0)
 

@@ -65,7 +65,7 @@ class ItemsBody(Body):
             input_type=self.input_type,
             truncate=self.truncate is not False,
             truncation_side=self.truncation_side,
-            max_tokens=_max_tokens(self.truncate_prompt_tokens, abilities.max_len),
+            max_tokens=max_tokens_of(self.truncate_prompt_tokens, abilities.max_len),
             add_special_tokens=self.add_special_tokens is not False,
         )
         pooling = PoolingParams(
@@ -147,7 +147,8 @@ def refuse_outputs(field: str, outputs: Sequence[Task], wanted: Sequence[Task]) 
         raise InvalidRequest(f"'{field}' means nothing to {asked}; it goes with {meant}", field=field)
 
 
-def _max_tokens(asked: int | None, limit: int) -> int | None:
+def max_tokens_of(asked: int | None, limit: int) -> int | None:
+    """Read ``truncate_prompt_tokens``: None or -1 is the model's own limit."""
     if asked is None or asked == -1:
         return None
     if not 1 <= asked <= limit:

@@ -38,6 +38,9 @@ class Metrics:
         self._step_fill = self._histogram("step_fill_ratio", "Tokens of a step, as a share of its budget", FILL)
         self._queued_sequences = self._gauge("queued_sequences", "Sequences that wait")
         self._queued_tokens = self._gauge("queued_tokens", "Tokens that wait")
+        self._prefix_tokens = counter("prefix_tokens", "Tokens that were found computed in the prefix cache")
+        self._kv_blocks = self._gauge("kv_blocks", "Blocks for keys and values; 0 for a model that keeps none")
+        self._held_blocks = self._gauge("held_kv_blocks", "Blocks that the latest step's sequences held")
         self._items = counter("items", "Items that were answered")
         self._tokens = counter("tokens", "Tokens of answered requests")
         self._truncated = counter("truncated_items", "Items that were cut to the model's length")
@@ -89,6 +92,9 @@ class Metrics:
         self._step_tokens.observe(step.num_tokens)
         self._step_sequences.observe(step.num_sequences)
         self._step_fill.observe(step.num_tokens / step.budget)
+        self._prefix_tokens.inc(step.prefix_tokens)
+        self._kv_blocks.set(step.num_blocks)
+        self._held_blocks.set(step.held_blocks)
 
     def watch_queue(self, count_queued: Callable[[], tuple[int, int]]) -> None:
         """Read the queue's depth whenever the metrics are asked for."""

@@ -128,6 +128,7 @@ class Operations:
             "dimension": abilities.default_dimension,
             "sparse_dimension": abilities.vocab_size if Task.SPARSE in abilities.tasks else 0,
             "labels": abilities.labels,
+            "score_type": abilities.score_type,
             "max_model_len": abilities.max_len,
             "prompts": engine.info.prompts,
         }

@@ -67,19 +67,19 @@ def load_tokenizer(folder: Path, ends: Mapping[str, bool] | None = None) -> Toke
 
 def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Put the tokens around a text that its configuration asks for and tokenizer.json, taken literally, lacks."""
-    missing = []
+    missing: dict[str, int] = {}
     for role in ("bos", "eos"):
         id_ = _id_of_role(role, tokenizer, config) if config.get(f"add_{role}_token") is True else None
         frame = tokenizer.encode("").ids
         if id_ is not None and id_ not in frame:
-            missing.append(role)
+            missing[role] = id_
     if not missing:
         return ()
-    texts = {role: tokenizer.id_to_token(_id_of_role(role, tokenizer, config)) for role in missing}
+    texts = {role: str(tokenizer.id_to_token(id_)) for role, id_ in missing.items()}
     before, after = texts.get("bos"), texts.get("eos")
     single = " ".join(part for part in (before and f"{before}:0", "$A:0", after and f"{after}:0") if part)
     pair = " ".join(part for part in (before and f"{before}:0", "$A:0", "$B:1", after and f"{after}:1") if part)
-    known = [(text, tokenizer.token_to_id(text)) for text in texts.values()]
+    known = [(texts[role], id_) for role, id_ in missing.items()]
     template = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
     former = tokenizer.post_processor
     tokenizer.post_processor = template if former is None else processors.Sequence([former, template])

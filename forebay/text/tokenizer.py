@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 
-from forebay.core.errors import InputTooLong, InvalidRequest, UnsupportedCheckpoint
+from forebay.core.errors import InputTooLong, InvalidRequest
 from forebay.core.params import TextParams
 from forebay.core.request import Item
 from forebay.text.framed import FramedPairs, PairLimits
+from forebay.text.frames import Frame, read_frame
 from forebay.text.pairs import longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
@@ -32,7 +33,6 @@ _MAX_CHARS_A_TOKEN = 2048
 _MIN_CHARS = 4096
 _MARGIN = 256
 _NO_LIMIT = 1 << 40
-_PROBES = ("a", "0", "the", "。")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +52,6 @@ class Encoded:
     type_ids: list[Ids] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The special tokens before and after a single text."""
-
-    prefix: Ids
-    suffix: Ids
-
-    def __len__(self) -> int:
-        return len(self.prefix) + len(self.suffix)
-
-    def wrap(self, body: Ids) -> Ids:
-        """Return prefix + body + suffix."""
-        return np.concatenate([self.prefix, body, self.suffix])
-
-    def wrap_once(self, body: Ids) -> Ids:
-        """The same, without what the body has at that end already."""
-        head, tail = len(self.prefix), len(body) - len(self.suffix)
-        has_head = head <= len(body) and np.array_equal(body[:head], self.prefix)
-        has_tail = tail >= 0 and np.array_equal(body[tail:], self.suffix)
-        return np.concatenate([self.prefix[: 0 if has_head else None], body, self.suffix[: 0 if has_tail else None]])
-
-    def unwrap(self, ids: Ids) -> Ids:
-        """Return what stands between prefix and suffix, if the ids have both, else all of them."""
-        head, tail = len(self.prefix), len(ids) - len(self.suffix)
-        if head <= tail and np.array_equal(ids[:head], self.prefix) and np.array_equal(ids[tail:], self.suffix):
-            return ids[head:tail]
-        return ids
-
-
-def read_frame(tokenizer: Tokenizer) -> Frame:
-    """Find the special tokens that the tokenizer puts around a single text."""
-    for probe in _PROBES:
-        plain = tokenizer.encode(probe, add_special_tokens=False).ids
-        framed = tokenizer.encode(probe).ids
-        if not plain:
-            continue
-        for head in range(len(framed) - len(plain) + 1):
-            tail = head + len(plain)
-            if framed[head:tail] == plain:
-                return Frame(np.array(framed[:head], np.int32), np.array(framed[tail:], np.int32))
-    raise UnsupportedCheckpoint("tokenizer.json: its template changes the tokens of a text, which is not supported")
-
-
 def lowercase_first(tokenizer: Tokenizer) -> None:
     """Lower-case texts before all other normalisation (``do_lower_case`` of sentence-transformers)."""
     lower = normalizers.Lowercase()
@@ -106,9 +63,10 @@ class TextTokenizer:
     """Encodes the items of requests. ``max_len`` counts special tokens too.
 
     ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths;
-    ``split_len`` is how many tokens of a long text are read by windows (None: it is cut); ``unknown_id`` is the id of
-    what the vocabulary lacks; ``num_types`` the number of token types that the model tells apart; ``template`` makes one
-    text of a pair; ``frames_once`` leaves out a special token that the text has at that end already.
+    ``split_len`` is how many tokens of a long text are read by windows (None: it is cut), each of which repeats the
+    last ``overlap`` tokens of the one before it; ``unknown_id`` is the id of what the vocabulary lacks; ``num_types``
+    the number of token types that the model tells apart; ``template`` makes one text of a pair; ``frames_once`` leaves
+    out a special token that the text has at that end already.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -121,6 +79,7 @@ class TextTokenizer:
         has_specials: bool = True,
         skips_prompt: bool = False,
         split_len: int | None = None,
+        overlap: int = 0,
         unknown_id: int | None = None,
         num_types: int = 1,
         template: PairTemplate | None = None,
@@ -134,6 +93,7 @@ class TextTokenizer:
         self._side = side
         self._skips_prompt = skips_prompt
         self.split_len = split_len
+        self._overlap = overlap
         self._unknown_id = unknown_id
         no_frame = Frame(np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._frame = read_frame(tokenizer) if has_specials else no_frame
@@ -174,7 +134,7 @@ class TextTokenizer:
         num_cut = np.maximum(num_body - limit, 0)
         prompt_lens = self._prompt_lens(items, prompt, frame, num_cut if side == "left" else np.zeros_like(num_cut))
         prompt_lens = np.minimum(prompt_lens, num_body - num_cut + len(frame.prefix))
-        windows = [split(_cut(body, limit, side), max(room, 1)) for body in bodies]
+        windows = [split(_cut(body, limit, side), max(room, 1), self._overlap) for body in bodies]
         counts = np.fromiter(map(len, windows), np.int64, len(windows))
         first = np.cumsum(counts) - counts
         window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
@@ -186,7 +146,8 @@ class TextTokenizer:
     def encode_pairs(self, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str) -> Encoded:
         """Tokenize pairs of texts, ``prompt`` before the first ones. Raises as ``encode`` does.
 
-        Each distinct text is tokenized once. Of pairs that are too long the longer text is cut, as it was trained.
+        Each distinct text is tokenized once. Of pairs that are too long the longer text is cut, as it was trained; a
+        model that was loaded so reads the second text by windows instead, each beside the whole first one.
         """
         if self._framed is not None:
             return self._encode_framed(self._framed, firsts, seconds, params, prompt)
@@ -196,27 +157,34 @@ class TextTokenizer:
         if not params.add_special_tokens:
             raise InvalidRequest("a pair can't do without special tokens", field="add_special_tokens")
         room, side = self._room(params, len(frame)), params.truncation_side or self._side
-        first_limit, second_limit = params.max_tokens_per_query or room, params.max_tokens_per_doc or room
-        one, one_was_cut, other, other_was_cut = self._pair_bodies(firsts, seconds, prompt, room, side)
+        split_len = self.split_len if self.split_len is not None and room > 1 else 0
+        first_limit, second_limit = params.max_tokens_per_query or room, params.max_tokens_per_doc or room + split_len
+        one, one_was_cut, other, other_was_cut = self._pair_bodies(firsts, seconds, prompt, max(room, split_len), side)
         lens = np.array([[len(body) for body in bodies] for bodies in (one, other)], np.int64).reshape(2, -1)
-        kept = longest_first(np.minimum(lens[0], first_limit), np.minimum(lens[1], second_limit), room)
-        truncated = (kept[0] < lens[0]) | (kept[1] < lens[1]) | one_was_cut | other_was_cut
+        wanted = np.minimum(lens, [[first_limit], [second_limit]])
+        num_first, num_second = longest_first(wanted[0], wanted[1], room)
+        num_read = np.minimum(wanted[1], np.maximum(num_second, split_len - len(frame) - num_first))
+        truncated = (num_first < lens[0]) | (num_read < lens[1]) | one_was_cut | other_was_cut
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             raise InputTooLong(
-                f"input[{index}] is a pair of {lens[0, index]} and {lens[1, index]} tokens or more, but at most {room} "
-                f"are read beside {len(frame)} special ones (of the first text {min(first_limit, room)}, of the second "
-                f"{min(second_limit, room)}); send shorter texts, or allow truncation",
+                f"input[{index}] is a pair of {lens[0, index]} and {lens[1, index]} tokens or more, of which "
+                f"{num_first[index]} and {num_read[index]} are read beside {len(frame)} special ones; send shorter "
+                "texts, or allow truncation",
                 index=index,
             )
         pairs = [
-            (_cut(first, num_first, side), _cut(second, num_second, side))
-            for first, second, num_first, num_second in zip(one, other, *(num.tolist() for num in kept), strict=True)
+            (index, _cut(first, cut, side), window)
+            for index, (first, second, cut, size) in enumerate(
+                zip(one, other, num_first.tolist(), num_read.tolist(), strict=True)
+            )
+            for window in split(_cut(second, size, side), max(room - cut, 1), self._overlap)
         ]
-        ids = [frame.wrap(first, second) for first, second in pairs]
+        ids = [frame.wrap(first, second) for _, first, second in pairs]
         has_types = min(self._num_types, frame.num_types) > 1
-        types = [frame.type_ids(len(first), len(second)) for first, second in pairs] if has_types else None
-        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)), types)
+        types = [frame.type_ids(len(first), len(second)) for _, first, second in pairs] if has_types else None
+        owners = np.fromiter((index for index, _, _ in pairs), np.int64, len(pairs))
+        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), owners, types)
 
     def _encode_framed(
         self, framed: FramedPairs, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str
@@ -234,8 +202,8 @@ class TextTokenizer:
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             raise InputTooLong(
-                f"input[{index}] is a pair that has more than the {limits.pair} tokens that are read, template included; "
-                "send shorter texts, or allow truncation",
+                f"input[{index}] is a pair that has more than the {limits.pair} tokens that are read, "
+                "template included; send shorter texts, or allow truncation",
                 index=index,
             )
         return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
@@ -377,9 +345,13 @@ class TextTokenizer:
         return np.where(is_text, len(frame.prefix) + num_left, 0)
 
 
-def split(ids: Ids, size: int) -> list[Ids]:
-    """Cut ids into windows of at most ``size``; one window where they fit, also where there are none."""
-    return [ids[start : start + size] for start in range(0, max(len(ids), 1), size)]
+def split(ids: Ids, size: int, overlap: int = 0) -> list[Ids]:
+    """Cut ids into windows of at most ``size``; one window where they fit, also where there are none.
+
+    A window begins with the last ``overlap`` ids of the one before it, at most half of its size.
+    """
+    overlap = min(overlap, size // 2)
+    return [ids[start : start + size] for start in range(0, max(len(ids) - overlap, 1), size - overlap)]
 
 
 def _check_pairs(firsts: Sequence[Item], seconds: Sequence[str]) -> None:

@@ -102,5 +102,7 @@ void attention(const AttentionArgs& g) {
   }
 }
 
+[[maybe_unused]] constexpr AttentionKernel kFloatAttention{attention_scratch, attention};
+
 }  // namespace
 }  // namespace forebay

@@ -24,6 +24,29 @@ struct TileArgs {
   int last;  // columns of the last vector that are written
 };
 
+// Where V vectors of sums go.
+struct Row {
+  const float* bias;
+  const float* residual;
+  float* c;
+  int last;
+};
+
+template <int V>
+inline void put(const Row& row, const T (&sums)[V]) {
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
+    const int count = v == V - 1 ? row.last : Vec::width;
+    T y = sums[v];
+    if (row.bias) y = Vec::add(y, Vec::load(row.bias + v * Vec::width));
+    if (row.residual) y = Vec::add(y, Vec::load_part(row.residual + v * Vec::width, count));
+    if (count == Vec::width)
+      Vec::store(row.c + v * Vec::width, y);
+    else
+      Vec::store_part(row.c + v * Vec::width, y, count);
+  }
+}
+
 template <int R, int V>
 void tile(const TileArgs& g) {
   T acc[R][V];
@@ -45,21 +68,8 @@ void tile(const TileArgs& g) {
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    float* c = g.c + r * g.c_stride;
-    const float* residual = g.residual ? g.residual + r * g.residual_stride : nullptr;
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) {
-      int count = v == V - 1 ? g.last : Vec::width;
-      T y = acc[r][v];
-      if (g.bias) y = Vec::add(y, Vec::load(g.bias + v * Vec::width));
-      if (residual) y = Vec::add(y, Vec::load_part(residual + v * Vec::width, count));
-      if (count == Vec::width)
-        Vec::store(c + v * Vec::width, y);
-      else
-        Vec::store_part(c + v * Vec::width, y, count);
-    }
-  }
+  for (int r = 0; r < R; ++r)
+    put<V>({g.bias, g.residual ? g.residual + r * g.residual_stride : nullptr, g.c + r * g.c_stride, g.last}, acc[r]);
 }
 
 using Tile = void (*)(const TileArgs&);
@@ -95,6 +105,9 @@ inline int even_height(int rows) {
   return (rows + tiles - 1) / tiles;
 }
 
+long packed_size(int out, int in) { return round_up(out, kPanel) * in; }
+long no_scratch(int, int) { return 0; }
+
 void pack(const float* weight, int out, int in, float* packed) {
   for (int first = 0; first < out; first += kPanel)
     for (int k = 0; k < in; ++k)
@@ -124,6 +137,8 @@ void linear(const LinearArgs& g) {
     }
   }
 }
+
+[[maybe_unused]] constexpr LinearKernel kFloatLinear{packed_size, pack, no_scratch, linear};
 
 }  // namespace
 }  // namespace forebay

@@ -6,11 +6,16 @@ namespace forebay {
 
 enum class Activation : int { none, gelu_erf, gelu_tanh, relu, silu, tanh };
 
+// What a linear layer multiplies: floats; bfloat16 with sums in floats; int8 weights with activations of 8 bits, each
+// row quantized in groups of its own scale. What goes in, comes out and is added stays float.
+enum class Precision : int { float32, bfloat16, int8 };
+inline constexpr int kPrecisions = 3;
+
 // dst[rows, out] = activation(src[rows, in] Wᵀ + bias [+ residual]); dst may be the residual's own rows.
 struct LinearArgs {
   const float* src;
   long src_stride;
-  const float* weight;  // packed by Kernels::pack
+  const float* weight;  // packed by LinearKernel::pack
   const float* bias;    // padded to whole panels
   const float* residual;  // or null
   long residual_stride;
@@ -18,6 +23,15 @@ struct LinearArgs {
   long dst_stride;
   int rows, in, out;
   Activation activation;
+  float* scratch;  // LinearKernel::scratch(rows, in) floats
+};
+
+// Sizes are in floats, whatever is stored there.
+struct LinearKernel {
+  long (*packed_size)(int out, int in);
+  void (*pack)(const float* weight, int out, int in, float* packed);
+  long (*scratch)(int rows, int in);
+  void (*run)(const LinearArgs&);
 };
 
 // One sequence, one head. q, k and v are [length, size] with a common row stride. bias [length, length] may be null.
@@ -30,7 +44,12 @@ struct AttentionArgs {
   float scale;
   const float* bias;
   long bias_stride;
-  float* scratch;  // Kernels::attention_scratch(length, size) floats
+  float* scratch;  // AttentionKernel::scratch(length, size) floats
+};
+
+struct AttentionKernel {
+  long (*scratch)(int length, int size);
+  void (*run)(const AttentionArgs&);
 };
 
 struct LayerNormArgs {
@@ -45,10 +64,8 @@ struct Kernels {
   const char* name;
   int panel;      // columns of a packed panel
   int tile_rows;  // rows of the largest tile: cuts between row blocks are best made at its multiples
-  void (*pack)(const float* weight, int out, int in, float* packed);
-  void (*linear)(const LinearArgs&);
-  void (*attention)(const AttentionArgs&);
-  long (*attention_scratch)(int length, int size);
+  const LinearKernel* linear[kPrecisions];  // by Precision; null where the processor lacks the instructions
+  const AttentionKernel* attention[kPrecisions];  // by Precision, never null
   void (*layer_norm)(const LayerNormArgs&);
   void (*add)(const float* src, float* dst, int count);  // dst += src
   void (*activate)(Activation, float* values, int count);
@@ -58,6 +75,9 @@ struct Kernels {
 const Kernels* plain_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const LinearKernel* avx512_bf16_linear();
+const LinearKernel* avx512_int8_linear();
+const AttentionKernel* avx512_bf16_attention();
 
 inline constexpr long kFloatsPerLine = 16;
 inline constexpr long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; }

@@ -11,8 +11,8 @@
 namespace forebay {
 
 const Kernels* avx2_kernels() {
-  static constexpr Kernels table{"avx2", kPanel,    kTileRows,         pack, linear,
-                                 attention, attention_scratch, layer_norm, add, activate};
+  static constexpr Kernels table{"avx2", kPanel, kTileRows, {&kFloatLinear, nullptr, nullptr},
+                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, add, activate};
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &table : nullptr;
 }
 

@@ -11,8 +11,8 @@
 namespace forebay {
 
 const Kernels* plain_kernels() {
-  static constexpr Kernels table{"plain", kPanel,    kTileRows,         pack, linear,
-                                 attention, attention_scratch, layer_norm, add, activate};
+  static constexpr Kernels table{"plain", kPanel, kTileRows, {&kFloatLinear, nullptr, nullptr},
+                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, add, activate};
   return &table;
 }
 

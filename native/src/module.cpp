@@ -51,6 +51,18 @@ Activation find_activation(const std::string& name) {
   return found->second;
 }
 
+Precision find_precision(const std::string& name) {
+  static const std::map<std::string, Precision> table{
+      {"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}, {"int8", Precision::int8}};
+  const auto found = table.find(name);
+  if (found == table.end()) throw std::invalid_argument("unknown precision '" + name + "'");
+  return found->second;
+}
+
+bool has_precision(const std::string& kernels, const std::string& precision) {
+  return find_kernels(kernels).linear[static_cast<int>(find_precision(precision))] != nullptr;
+}
+
 Floats copy(const Vector& values) {
   Floats floats(values.size());
   std::copy_n(values.data(), values.size(), floats.data());
@@ -93,11 +105,15 @@ void layer_norm(Program& program, int src, int dst, const Vector& weight, const 
   program.append({.kind = Op::Kind::layer_norm, .src = src, .dst = dst, .weight = copy(weight), .bias = copy(bias), .eps = eps});
 }
 
-void attention(Program& program, int src, int dst, int num_heads) {
+void attention(Program& program, int src, int dst, int num_heads, const std::string& precision) {
   const int width = width_of(program, dst);
   require(num_heads > 0 && width % num_heads == 0 && width_of(program, src) == 3 * width, "slots of other widths");
   require(program.slots()[src].is_global && program.slots()[dst].is_global, "attention needs global slots");
-  program.append({.kind = Op::Kind::attention, .src = src, .dst = dst, .num_heads = num_heads});
+  program.append({.kind = Op::Kind::attention,
+                  .src = src,
+                  .dst = dst,
+                  .num_heads = num_heads,
+                  .attention = program.kernels().attention[static_cast<int>(find_precision(precision))]});
 }
 
 void show(Program& program, int src, int state) {
@@ -142,8 +158,10 @@ void run_linear(const Matrix& x, const PackedLinear& w, std::optional<Matrix> re
                 Array<float, 2> out) {
   require(static_cast<int>(x.shape(1)) == w.in && static_cast<int>(out.shape(1)) == w.out && x.shape(0) == out.shape(0) &&
               (!residual || (residual->shape(0) == out.shape(0) && residual->shape(1) == out.shape(1))), "wrong shapes");
-  w.kernels->linear({x.data(), w.in, w.weight.data(), w.bias.data(), residual ? residual->data() : nullptr, w.out,
-                     out.data(), w.out, static_cast<int>(x.shape(0)), w.in, w.out, find_activation(activation)});
+  const int rows = static_cast<int>(x.shape(0));
+  const Floats scratch(w.kernel->scratch(rows, w.in));
+  w.kernel->run({x.data(), w.in, w.weight.data(), w.bias.data(), residual ? residual->data() : nullptr, w.out, out.data(),
+                 w.out, rows, w.in, w.out, find_activation(activation), scratch.data()});
 }
 
 void activate(const std::string& kernels, const std::string& activation, Array<float, 1> values) {
@@ -156,12 +174,15 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // a model that lives until the interpreter ends is no fault
   m.doc() = "Forebay's native kernels for x86-64 processors.";
   m.def("kernels", &names, "The instruction sets that this processor has, the best first.");
+  m.def("has_precision", &has_precision, nb::arg("kernels"), nb::arg("precision"),
+        "Whether these kernels have linear layers of this precision on this processor.");
   nb::class_<PackedLinear>(m, "PackedLinear")
-      .def("__init__", [](PackedLinear* self, const std::string& kernels, const Matrix& weight, std::optional<Vector> bias) {
+      .def("__init__", [](PackedLinear* self, const std::string& kernels, const Matrix& weight, std::optional<Vector> bias,
+                          const std::string& precision) {
         require(!bias || bias->size() == weight.shape(0), "the bias must have one value a row of the weight");
-        new (self) PackedLinear(find_kernels(kernels), weight.data(), bias ? bias->data() : nullptr,
+        new (self) PackedLinear(find_kernels(kernels), find_precision(precision), weight.data(), bias ? bias->data() : nullptr,
                                 static_cast<int>(weight.shape(0)), static_cast<int>(weight.shape(1)));
-      }, nb::arg("kernels"), nb::arg("weight"), nb::arg("bias").none());
+      }, nb::arg("kernels"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("precision") = "float32");
   nb::class_<Program>(m, "Program")
       .def("__init__", [](Program* self, const std::string& kernels, const std::vector<std::pair<int, bool>>& slots) {
         std::vector<Slot> made;
@@ -171,7 +192,8 @@ NB_MODULE(_native, m) {
       .def("embed", &embed, nb::arg("dst"), nb::arg("tables"), nb::keep_alive<1, 3>())
       .def("linear", &linear, nb::arg("src"), nb::arg("dst"), nb::arg("weights"), nb::arg("activation"), nb::arg("residual"))
       .def("layer_norm", &layer_norm, nb::arg("src"), nb::arg("dst"), nb::arg("weight"), nb::arg("bias"), nb::arg("eps"))
-      .def("attention", &attention, nb::arg("src"), nb::arg("dst"), nb::arg("num_heads"))
+      .def("attention", &attention, nb::arg("src"), nb::arg("dst"), nb::arg("num_heads"),
+           nb::arg("precision") = "float32")
       .def("show", &show, nb::arg("src"), nb::arg("state"))
       .def("run", &run, nb::arg("ids"), nb::arg("positions"), nb::arg("types").none(), nb::arg("borders"),
            nb::arg("bias").none(), nb::arg("out"), nb::arg("threads"), nb::arg("cut") = "automatic");

@@ -22,9 +22,11 @@ long block_rows(long rows) {
 }
 }  // namespace
 
-PackedLinear::PackedLinear(const Kernels& k, const float* w, const float* b, int out, int in)
-    : kernels(&k), out(out), in(in), weight(round_up(out, k.panel) * in), bias(round_up(out, k.panel)) {
-  k.pack(w, out, in, weight.data());
+PackedLinear::PackedLinear(const Kernels& k, Precision precision, const float* w, const float* b, int out, int in)
+    : kernels(&k), kernel(k.linear[static_cast<int>(precision)]), out(out), in(in), bias(round_up(out, k.panel)) {
+  if (!kernel) throw std::invalid_argument(std::string("the kernels '") + k.name + "' lack this precision");
+  weight = Floats(kernel->packed_size(out, in));
+  kernel->pack(w, out, in, weight.data());
   std::fill_n(bias.data(), bias.size(), 0.0f);
   if (b) std::copy_n(b, out, bias.data());
 }
@@ -100,16 +102,18 @@ void Program::reserve(const Step& step, bool by_rows) {
   globals_.resize(std::max<std::size_t>(globals_.size(), step.threads));
   locals_.resize(globals_.size());
   scratch_.resize(globals_.size());
-  long most_rows = by_rows ? step.tokens() : 0, longest = 0, attention = 0;
+  long most_rows = by_rows ? step.tokens() : 0, longest = 0, scratch = 0;
   for (const Group& group : groups_) most_rows = std::max(most_rows, group.rows);
   for (int seq = 0; seq < step.num_seqs; ++seq) longest = std::max<long>(longest, step.borders[seq + 1] - step.borders[seq]);
-  for (const Op& op : ops_)
+  for (const Op& op : ops_) {
     if (op.kind == Op::Kind::attention)
-      attention = std::max(attention, kernels_.attention_scratch(static_cast<int>(longest), slots_[op.dst].width / op.num_heads));
+      scratch = std::max(scratch, op.attention->scratch(static_cast<int>(longest), slots_[op.dst].width / op.num_heads));
+    if (op.kind == Op::Kind::linear) scratch = std::max(scratch, op.linear->kernel->scratch(kBlockRows, op.linear->in));
+  }
   for (int worker = 0; worker < step.threads; ++worker) {
     if (worker == 0 || !by_rows) globals_[worker].at_least(global_width_ * most_rows);
     locals_[worker].at_least(local_width_ * kBlockRows);
-    scratch_[worker].at_least(attention);
+    scratch_[worker].at_least(scratch);
   }
 }
 
@@ -208,8 +212,8 @@ void Program::run_op(const Step& step, const Op& op, const Place& place, long fi
     }
     case Op::Kind::linear: {
       const PackedLinear& l = *op.linear;
-      return kernels_.linear({at(op.src), l.in, l.weight.data(), l.bias.data(), at(op.residual), l.out, at(op.dst), l.out,
-                              rows, l.in, l.out, op.activation});
+      return l.kernel->run({at(op.src), l.in, l.weight.data(), l.bias.data(), at(op.residual), l.out, at(op.dst), l.out,
+                            rows, l.in, l.out, op.activation, place.scratch});
     }
     case Op::Kind::layer_norm:
       return kernels_.layer_norm(
@@ -233,7 +237,7 @@ void Program::attend(const Step& step, const Op& op, const Place& place, int seq
   const float* q = place.global + offsets_[op.src] * place.group.rows + first * stride + head * size;
   float* dst = place.global + offsets_[op.dst] * place.group.rows + first * width + head * size;
   const float* bias = step.bias ? step.bias + head * step.bias_head_stride : nullptr;
-  kernels_.attention({q, q + width, q + 2 * width, stride, dst, width, length, size,
+  op.attention->run({q, q + width, q + 2 * width, stride, dst, width, length, size,
                       1.0f / __builtin_sqrtf(static_cast<float>(size)), bias, step.bias_row_stride, place.scratch});
 }
 

@@ -14,9 +14,11 @@
 namespace forebay {
 
 struct PackedLinear {
-  PackedLinear(const Kernels& kernels, const float* weight, const float* bias, int out, int in);
+  // Throws where the kernels have no such precision.
+  PackedLinear(const Kernels& kernels, Precision precision, const float* weight, const float* bias, int out, int in);
   PackedLinear(const PackedLinear&) = delete;
   const Kernels* kernels;
+  const LinearKernel* kernel;
   int out, in;
   Floats weight, bias;
 };
@@ -44,6 +46,7 @@ struct Op {
   Floats weight, bias;                          // layer_norm
   float eps = 0.0f;                             // layer_norm
   int num_heads = 0;                            // attention
+  const AttentionKernel* attention = nullptr;   // attention
   int state = 0;                                // show: which layer's state this is
 };
 

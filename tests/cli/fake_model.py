@@ -15,8 +15,9 @@ from itertools import islice
 import numpy as np
 
 from forebay.core.config import ModelOptions
-from forebay.core.errors import CheckpointNotFound, InputTooLong, ItemFailed
+from forebay.core.errors import CheckpointNotFound, InputTooLong, InvalidRequest, ItemFailed
 from forebay.core.info import Decision, ModelInfo
+from forebay.core.outputs import Ranked, RerankOutput, ScoreOutput, rank
 from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import Reply, SparseVector
 from forebay.core.tasks import Task
@@ -128,6 +129,24 @@ class FakeModel:
 
     def encode(self, text):
         return self.answer([text], PoolingParams((self.info.abilities.default_task,)), TextParams())
+
+    def score(self, queries, documents, *, truncate=True, use_activation=None, **options):
+        if len(queries) not in (1, len(documents)):
+            raise InvalidRequest(f"{len(queries)} queries for {len(documents)} documents")
+        queries = [*queries] * len(documents) if len(queries) == 1 else queries
+        cut = [len(document.split()) > 256 for document in documents]
+        if not truncate and any(cut):
+            raise InputTooLong(f"input[{cut.index(True)}] has 257 tokens; send a shorter text", index=cut.index(True))
+        scores = [
+            len({*query.split()} & {*document.split()}) for query, document in zip(queries, documents, strict=True)
+        ]
+        sign = -1 if use_activation is False else 1
+        return ScoreOutput(np.array(scores, np.float32) * sign, 0, np.array(cut, np.bool_))
+
+    def rerank(self, query, documents, *, top_n=None, **options):
+        output = self.score([query], documents, **options)
+        order = rank(output.scores, top_n)
+        return RerankOutput([Ranked(index, output[index]) for index in order], 0, output.truncated)
 
     def spans(self, items, text):
         return [word_spans(item) for item in items]

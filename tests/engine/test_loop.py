@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -201,3 +201,69 @@ def test_the_events_of_a_step_and_a_request(start: Start) -> None:
     assert (done.num_items, done.num_tokens, done.num_truncated, done.num_failed) == (3, 7, 0, 1)
     assert done.timings.tokenize == 0.25
     assert min(done.timings.queue, done.timings.compute) >= 0
+
+
+def test_a_lent_thread_computes_where_the_engine_is_idle(start: Start) -> None:
+    model = FakeModel()
+    engine = start(model)
+    job = make_job([[1, 2], [3]])
+    engine.submit(job, lends_thread=True)
+    assert job.future.done()
+    check(job.future.result(), [[1, 2], [3]])
+    check(submit(engine, make_job([[4]]))[0], [[4]])
+
+
+def test_what_a_lent_thread_leaves_is_the_loops(start: Start) -> None:
+    """Of two steps the first is run before submit returns, the second behind it."""
+    model = FakeModel()
+    job = make_job([[1, 2], [3, 4]])
+    start(model, max_step_tokens=2).submit(job, lends_thread=True)
+    check(job.future.result(SECONDS), [[1, 2], [3, 4]])
+    assert len(model.batches) == 2
+
+
+def test_a_lent_thread_is_not_taken_while_a_step_is_under_way(start: Start) -> None:
+    model = FakeModel()
+    model.hold()
+    engine = start(model)
+    first, second = make_job([[1]]), make_job([[2]])
+    engine.submit(first)
+    model.wait_until_held()
+    engine.submit(second, lends_thread=True)
+    assert not second.future.done()
+    model.release.set()
+    check(second.future.result(SECONDS), [[2]])
+    check(first.future.result(SECONDS), [[1]])
+
+
+def test_an_interrupt_of_a_lent_thread_reaches_the_caller_alone(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    class Interrupted(FakeModel):
+        is_interrupted = True
+
+        def __call__(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+            if self.is_interrupted:
+                self.is_interrupted = False
+                raise KeyboardInterrupt
+            return super().__call__(*args, **kwargs)  # type: ignore[arg-type]
+
+    engine = start(Interrupted())
+    job = make_job([[1]])
+    with caplog.at_level(logging.CRITICAL), pytest.raises(KeyboardInterrupt):
+        engine.submit(job, lends_thread=True)
+    with pytest.raises(EngineError):
+        job.future.result(0)
+    check(submit(engine, make_job([[2]]))[0], [[2]])
+
+
+def test_many_callers_who_lend_their_threads_are_all_answered(start: Start) -> None:
+    engine = start(FakeModel(), max_step_tokens=8)
+
+    def call(seed: int) -> None:
+        for number in range(20):
+            job = make_job([[seed + 1, number + 1]])
+            engine.submit(job, lends_thread=bool((seed + number) % 3))
+            check(job.future.result(SECONDS), [[seed + 1, number + 1]])
+
+    with ThreadPoolExecutor(6) as callers:
+        for done in [callers.submit(call, seed) for seed in range(6)]:
+            done.result(SECONDS)

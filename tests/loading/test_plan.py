@@ -150,12 +150,18 @@ def test_a_module_out_of_place_is_named(stages: tuple[Stage, ...], name: str) ->
         ("bfloat16", True, {"device": "cpu"}, "float32"),
         ("float32", False, {"dtype": "bfloat16"}, "bfloat16"),
         ("float32", True, {"dtype": "float16"}, "float16"),
+        ("float32", True, {"dtype": "int8", "device": "cpu"}, "int8"),
     ],
 )
 def test_dtype(stored: str | None, has_cuda: bool, options: dict[str, Any], dtype: str) -> None:
     plan = plan_of(spec_of(bert(torch_dtype=stored), MEAN), has_cuda=has_cuda, **options)
     assert plan.dtype == said(plan, "dtype")[0] == dtype
     assert (said(plan, "dtype")[1] == "user") == ("dtype" in options)
+
+
+def test_int8_is_for_the_cpu() -> None:
+    with pytest.raises(InvalidRequest, match="int8 is computed on CPU only, not on cuda; use bfloat16 or float16"):
+        plan_of(spec_of(BERT, MEAN), has_cuda=True, dtype="int8")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forebay.core.errors import InvalidRequest
 from forebay.layers import native
 from tests.native.models import encoder_of, load, make_batch, path_of, random_texts, run
 from tests.support.store import Store
@@ -32,13 +33,33 @@ def test_the_best_kernels_are_chosen_by_default(folder: Path) -> None:
         ("0", "float32", "torch (FOREBAY_NATIVE=0)"),
         ("plain", "float32", "native plain (FOREBAY_NATIVE=plain)"),
         ("mmx", "float32", "torch (no kernels for FOREBAY_NATIVE=mmx)"),
-        ("", "bfloat16", "torch (no native kernels for bfloat16 yet)"),
+        ("avx2", "bfloat16", "torch (the kernels of FOREBAY_NATIVE=avx2 have no bfloat16)"),
     ],
 )
 def test_what_is_said(folder: Path, switch: str, dtype: str, said: str) -> None:
     loaded = load(folder, switch, dtype)
     assert path_of(loaded) == said
     assert (encoder_of(loaded).program is not None) == said.startswith("native")
+
+
+@pytest.mark.skipif(native.extension is None, reason="the native kernels are not built")
+@pytest.mark.parametrize(("dtype", "needed"), [("bfloat16", "AVX-512 BF16"), ("int8", "AVX-512 VNNI")])
+def test_low_precision_runs_where_the_processor_has_it(folder: Path, dtype: str, needed: str) -> None:
+    best = native.extension.kernels()[0]
+    if native.extension.has_precision(best, dtype):
+        loaded = load(folder, "", dtype)
+        assert path_of(loaded) == f"native {best} (best of this processor)"
+        assert loaded.info.dtype == dtype
+    elif dtype == "bfloat16":
+        assert path_of(load(folder, "", dtype)) == f"torch (the processor lacks {needed})"
+    else:
+        with pytest.raises(InvalidRequest, match=f"can't run here: the processor lacks {needed}; use bfloat16"):
+            load(folder, "", dtype)
+
+
+def test_int8_without_native_kernels_is_refused(folder: Path) -> None:
+    with pytest.raises(InvalidRequest, match="can't run here: FOREBAY_NATIVE=0; use bfloat16 or float32"):
+        load(folder, "0", "int8")
 
 
 @pytest.mark.skipif(native.extension is None, reason="the native kernels are not built")

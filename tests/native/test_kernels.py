@@ -149,16 +149,18 @@ def test_layer_norm(isa: str, width: int) -> None:
     assert (np.abs(out[0] - expected) <= allowed).all()
 
 
-def attend(isa: str, qkv: Floats, num_heads: int, lens: list[int], bias: Floats | None, threads: int = 2) -> Floats:
+def attend(
+    isa: str, qkv: Floats, num_heads: int, lens: list[int], bias: Floats | None, precision: str = "float32"
+) -> Floats:
     """Attention alone: the rows of a table stand for what the layers before it made."""
     width = qkv.shape[1] // 3
     program = native.Program(isa, [(3 * width, True), (width, True)])
     program.embed(0, [(qkv, 0)])
-    program.attention(0, 1, num_heads)
+    program.attention(0, 1, num_heads, precision)
     program.show(1, 0)
     ids, borders = np.arange(len(qkv)), np.concatenate([[0], np.cumsum(lens)])
     out = np.empty((1, len(qkv), width), np.float32)
-    program.run(ids, ids, None, borders, bias, out, threads)
+    program.run(ids, ids, None, borders, bias, out, 2)
     return out[0]
 
 

@@ -37,6 +37,13 @@ CASES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("albert", {}),
     ("albert", {"num_hidden_groups": 2, "num_hidden_layers": 4}),
 )
+KINDS = [
+    (isa, precision)
+    for isa in native.kernels()
+    for precision in ("float32", "bfloat16", "int8")
+    if native.has_precision(isa, precision)
+]
+ALLOWED = {"bfloat16": 0.8, "int8": 3.0}
 Pair = tuple[Encoder, Encoder]
 Pairs = Callable[..., Pair]
 
@@ -46,11 +53,11 @@ def pairs(store: Store) -> Pairs:
     """The same checkpoint on the torch path and with these kernels."""
     made: dict[str, Pair] = {}
 
-    def find(family: str, changes: Mapping[str, Any], isa: str = "1") -> Pair:
+    def find(family: str, changes: Mapping[str, Any], isa: str = "1", precision: str = "float32") -> Pair:
         folder = store.mean_pipeline(family, **changes)
-        key = f"{folder} {isa}"
+        key = f"{folder} {isa} {precision}"
         if key not in made:
-            one, other = load(folder, "0"), load(folder, isa)
+            one, other = load(folder, "0"), load(folder, isa, precision)
             assert path_of(one).startswith("torch")
             assert path_of(other).startswith("native")
             made[key] = encoder_of(one), encoder_of(other)
@@ -75,6 +82,27 @@ def test_every_instruction_set(pairs: Pairs, family: str, isa: str) -> None:
     plain, fast = pairs(family, ODD if family == "bert" else {}, isa)
     batch = make_batch(random_texts(LENS, plain.vocab_size))
     assert np.abs(run(plain, batch) - run(fast, batch)).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize(("isa", "precision"), [kind for kind in KINDS if kind[1] != "float32"])
+@pytest.mark.parametrize(("family", "changes"), [("bert", {}), ("bert", ODD), ("mpnet", {}), ("albert", {})])
+def test_low_precision_follows_float32(
+    pairs: Pairs, store: Store, family: str, changes: Mapping[str, Any], isa: str, precision: str
+) -> None:
+    """Compared with torch in bfloat16, which also rounds what lies between the products."""
+    plain, fast = pairs(family, changes, isa, precision)
+    rounded = encoder_of(load(store.mean_pipeline(family, **changes), "0", "bfloat16"))
+    batch = make_batch(random_texts(LENS, plain.vocab_size))
+    expected = run(plain, batch)
+    ours = distance(run(fast, batch), expected)
+    with torch.inference_mode():
+        theirs = distance(rounded(batch).float().numpy(), expected)
+    assert 0 < ours <= theirs * ALLOWED[precision], (ours, theirs)
+
+
+def distance(found: np.ndarray, expected: np.ndarray) -> float:  # type: ignore[type-arg]
+    """Root mean square of the difference."""
+    return float(np.sqrt(np.square(found - expected).mean()))
 
 
 def test_weights_are_held_once(pairs: Pairs) -> None:
@@ -103,14 +131,14 @@ def cut_run(model: Encoder, texts: Sequence[Sequence[int]], threads: int, cut: s
     return out[0]
 
 
-@pytest.mark.parametrize("isa", native.kernels())
+@pytest.mark.parametrize(("isa", "precision"), KINDS)
 @pytest.mark.parametrize("family", ["bert", "mpnet"])
 @given(lens=st.lists(st.integers(1, 64), min_size=1, max_size=30), seed=st.integers(0, 99))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_neighbours_threads_and_cuts_change_no_bit(
-    pairs: Pairs, family: str, isa: str, lens: list[int], seed: int
+    pairs: Pairs, family: str, isa: str, precision: str, lens: list[int], seed: int
 ) -> None:
-    _, model = pairs(family, {}, isa)
+    _, model = pairs(family, {}, isa, precision)
     texts = sorted(random_texts(lens, model.vocab_size, seed), key=len)
     alone = np.concatenate([cut_run(model, [text], 1, "groups") for text in texts])
     for threads in (1, 2, 3):

@@ -49,6 +49,7 @@ def make_job(
     route: str = "",
     prompt_lens: Sequence[int] | None = None,
     owners: Sequence[int] | None = None,
+    salt: str = "",
 ) -> Job:
     """A filled job that nobody has submitted yet; one item a list of ids, or several lists where ``owners`` say so."""
     job = Job(Future[Reply](), lane=lane, deadline=deadline, tokenize_seconds=0.25)
@@ -58,7 +59,7 @@ def make_job(
         np.array(owners if owners is not None else range(len(ids)), np.int64),
     )
     num_items = len(ids) if owners is None else len(set(owners))
-    job.fill(tokens, np.zeros(num_items, np.bool_), SequenceTraits(params or PoolingParams(), route))
+    job.fill(tokens, np.zeros(num_items, np.bool_), SequenceTraits(params or PoolingParams(), route, salt=salt))
     return job
 
 

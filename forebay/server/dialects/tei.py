@@ -76,8 +76,12 @@ def _pairs(vector: SparseVector) -> bytes:
 
 def render_error(error: ForebayError) -> bytes:
     """Say an error in TEI's shape."""
-    kind = ERROR_TYPES.get(error.status, "Backend" if error.status >= 500 else "Validation")
-    return orjson.dumps({"error": error.message, "error_type": kind})
+    return orjson.dumps({"error": error.message, "error_type": error_type(error)})
+
+
+def error_type(error: ForebayError) -> str:
+    """TEI's word for an error."""
+    return ERROR_TYPES.get(error.status, "Backend" if error.status >= 500 else "Validation")
 
 
 TEI = Dialect(

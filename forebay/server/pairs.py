@@ -1,0 +1,131 @@
+"""What the routes of scoring share: texts and token vectors to compare, and how they are to be read and compared.
+
+It knows no dialect's envelope.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from forebay.core.errors import InvalidRequest
+from forebay.core.info import ModelInfo
+from forebay.core.params import TextParams
+from forebay.core.request import Scorable, ScoreReply, ScoreRequest
+from forebay.server.fields import max_tokens_of
+from forebay.server.schema import Body, json_type
+
+
+class PairOptions(Body):
+    """How pairs are read. ``raw_scores`` true and ``use_activation`` false both ask for logits."""
+
+    prompt: str | None = None
+    prompt_name: str | None = None
+    instruction: str | None = None
+    truncate: bool | None = None
+    truncation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+    max_tokens_per_query: int | None = None
+    max_tokens_per_doc: int | None = None
+    use_activation: bool | None = None
+    raw_scores: bool | None = None
+
+    def request(self, queries: Sequence[Scorable], documents: Sequence[Scorable], info: ModelInfo) -> ScoreRequest:
+        """What the engine shall compare. The engine itself checks whether the model can."""
+        for name, other in (("truncation", "truncate"), ("truncation_direction", "truncation_side")):
+            if getattr(self, name) is not None and getattr(self, other) is not None:
+                raise InvalidRequest(f"'{name}' and '{other}' say the same thing; send one of them", field=name)
+        direction = self.truncation_side or (self.truncation_direction or "").lower() or None
+        text = TextParams(
+            prompt=self.prompt,
+            prompt_name=self.prompt_name,
+            instruction=self.instruction,
+            truncate=False not in (self.truncate, self.truncation),
+            truncation_side=direction,  # type: ignore[arg-type]  # the body admits these words only
+            max_tokens=max_tokens_of(self.truncate_prompt_tokens, info.abilities.max_len),
+            max_tokens_per_query=self.max_tokens_per_query or None,
+            max_tokens_per_doc=self.max_tokens_per_doc or None,
+        )
+        return ScoreRequest(queries, documents, self._use_activation(), text)
+
+    def _use_activation(self) -> bool | None:
+        """None where nothing is asked for: then the model's own activation is applied, if it has any."""
+        if self.raw_scores and self.use_activation:
+            raise InvalidRequest(
+                "'raw_scores' asks for logits and 'use_activation' for scores; send one of them", field="raw_scores"
+            )
+        return False if self.raw_scores or self.use_activation is False else None
+
+
+def read_side(value: Any, field: str, rank_fields: Sequence[str] | None = None) -> tuple[Scorable, ...]:
+    """Read one side of a comparison: a text, an object with one, token vectors, or a list of such.
+
+    Token vectors are a list of lists of numbers; ``rank_fields`` name the fields of an object whose values, one a
+    line, are its text (Cohere).
+    """
+    if not isinstance(value, list) or _is_matrix(value):
+        return (_read_one(value, field, rank_fields),)
+    if not value:
+        raise InvalidRequest(f"'{field}' is an empty list; send at least one text", field=field)
+    return tuple(_read_one(item, f"{field}[{index}]", rank_fields) for index, item in enumerate(value))
+
+
+def read_query(value: Any) -> Scorable:
+    """Read the one query of a ranking."""
+    sides = read_side(value, "query")
+    if len(sides) != 1:
+        raise InvalidRequest(
+            f"'query' holds {len(sides)} texts, but documents are ranked for one query; send requests of their own, "
+            "or compare pairs by POST /score",
+            field="query",
+        )
+    return sides[0]
+
+
+def _is_matrix(value: list[Any]) -> bool:
+    first = value[0] if value else None
+    return isinstance(first, list) and bool(first) and type(first[0]) in (int, float)
+
+
+def _read_one(item: Any, field: str, rank_fields: Sequence[str] | None) -> Scorable:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, dict):
+        return _read_object(item, field, rank_fields)
+    if isinstance(item, list) and _is_matrix(item):
+        return _read_matrix(item, field)
+    raise InvalidRequest(
+        f"'{field}' must be a string, an object with a 'text', or a list of token vectors; got {json_type(item)}",
+        field=field,
+    )
+
+
+def _read_object(item: Mapping[str, Any], field: str, rank_fields: Sequence[str] | None) -> str:
+    values = [item.get(name) for name in rank_fields or ("text",)]
+    if not all(isinstance(value, str) for value in values):
+        wanted = " and ".join(f"'{name}'" for name in rank_fields or ("text",))
+        remedy = "" if rank_fields else "; name other fields by 'rank_fields'"
+        raise InvalidRequest(f"'{field}' must have a string under {wanted}{remedy}", field=field)
+    return "\n".join(values)  # type: ignore[arg-type]
+
+
+def _read_matrix(rows: list[Any], field: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    try:
+        matrix = np.array(rows, np.float64)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.ndim != 2 or not matrix.shape[1]:
+        raise InvalidRequest(f"'{field}' must be token vectors: lists of numbers, all of one length", field=field)
+    if not np.isfinite(matrix.astype(np.float32)).all():
+        raise InvalidRequest(f"'{field}' holds numbers that float32 does not", field=field)
+    return matrix.astype(np.float32)
+
+
+def counts(reply: ScoreReply) -> dict[str, Any]:
+    """Usage, and ``truncated`` with the places of the documents that were cut, if any were."""
+    said: dict[str, Any] = {"usage": {"prompt_tokens": reply.num_tokens, "total_tokens": reply.num_tokens}}
+    if reply.truncated.any():
+        said["truncated"] = reply.truncated.nonzero()[0].tolist()
+    return said

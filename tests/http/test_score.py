@@ -1,0 +1,162 @@
+"""The routes of scoring and reranking on live servers, as their clients call them."""
+
+import numpy as np
+import pytest
+
+from tests.support import heads
+
+QUERY = "where does the river go"
+DOCUMENTS = ["The river flows over stone.", "A mill.", "The river flows over stone.", "", "water " * 200]
+
+
+@pytest.fixture(scope="session")
+def reranker(store, serve):
+    """A cross-encoder: one label and a sigmoid."""
+    return serve(store.folder("http-reranker", lambda place: heads.with_head(place, "bert", "sequence", num_labels=1)))
+
+
+@pytest.fixture(scope="session")
+def scores(reranker):
+    return reranker.model.score(QUERY, DOCUMENTS).scores
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+@pytest.mark.parametrize(
+    ("first", "second"), [("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")]
+)
+def test_scores_come_in_order(reranker, scores, path, first, second):
+    said = reranker.post(path, **{first: QUERY, second: DOCUMENTS})
+    assert [entry["score"] for entry in said["data"]] == pytest.approx(scores.tolist(), abs=1e-7)
+    assert [(entry["index"], entry["object"]) for entry in said["data"]] == [(n, "score") for n in range(5)]
+    assert said["object"] == "list"
+    assert said["truncated"] == [4]
+    assert said["usage"]["total_tokens"] == reranker.model.score(QUERY, DOCUMENTS).num_tokens
+
+
+def test_pairs(reranker):
+    queries = ["a mill", QUERY]
+    said = reranker.post("/score", text_1=queries, text_2=DOCUMENTS[:2])
+    expected = reranker.model.score(queries, DOCUMENTS[:2]).scores
+    assert [entry["score"] for entry in said["data"]] == pytest.approx(expected.tolist(), abs=1e-7)
+
+
+@pytest.mark.parametrize("options", [{"use_activation": False}, {"raw_scores": True}])
+@pytest.mark.parametrize("path", ["/score", "/rerank"])
+def test_logits(reranker, options, path):
+    expected = reranker.model.score(QUERY, DOCUMENTS, use_activation=False).scores
+    names = ("queries", "documents") if path == "/score" else ("query", "documents")
+    said = reranker.post(path, **{names[0]: QUERY, names[1]: DOCUMENTS}, **options)
+    entries = said.get("data") or sorted(said["results"], key=lambda result: result["index"])
+    found = [entry.get("score", entry.get("relevance_score")) for entry in entries]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/v1/v2/rerank"])
+def test_a_ranking(reranker, scores, path):
+    said = reranker.post(path, query=QUERY, documents=DOCUMENTS)
+    order = np.argsort(-scores, kind="stable").tolist()
+    assert [result["index"] for result in said["results"]] == order
+    assert order.index(0) < order.index(2)  # equal scores keep their order
+    assert [result["relevance_score"] for result in said["results"]] == pytest.approx(scores[order].tolist(), abs=1e-7)
+    assert "document" not in said["results"][0]
+    assert "data" not in said
+    assert said["truncated"] == [4]
+
+
+@pytest.mark.parametrize(("top_n", "length"), [(None, 5), (0, 5), (2, 2), (9, 5)])
+def test_top_n(reranker, top_n, length):
+    said = reranker.post("/rerank", query=QUERY, documents=DOCUMENTS, top_n=top_n)
+    assert len(said["results"]) == length
+
+
+def test_documents_come_back_where_asked_for(reranker):
+    objects = [{"text": "A mill.", "id": 5}, "The river flows over stone."]
+    said = reranker.post("/v2/rerank", query=QUERY, documents=objects, return_documents=True)
+    found = {result["index"]: result["document"] for result in said["results"]}
+    assert found == {0: objects[0], 1: {"text": objects[1]}}
+
+
+def test_objects_are_read_by_their_rank_fields(reranker):
+    documents = [{"title": "The mill", "body": "A mill."}, {"title": "The river", "body": "It flows."}]
+    said = reranker.post("/v1/rerank", query=QUERY, documents=documents, rank_fields=["title", "body"])
+    expected = reranker.model.rerank(QUERY, ["The mill\nA mill.", "The river\nIt flows."])
+    assert [result["index"] for result in said["results"]] == [result.index for result in expected]
+
+
+def test_voyage_reads_data(reranker):
+    said = reranker.post("/v1/rerank", query=QUERY, documents=DOCUMENTS, top_k=2, truncation=True)
+    assert said["data"] == said["results"]
+    assert len(said["data"]) == 2
+
+
+def test_tei(reranker, scores):
+    reply = reranker.client.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "return_text": True})
+    said = reply.json()
+    order = np.argsort(-scores, kind="stable").tolist()
+    assert [(entry["index"], entry["text"]) for entry in said] == [(index, DOCUMENTS[index]) for index in order]
+    assert [entry["score"] for entry in said] == pytest.approx(scores[order].tolist(), abs=1e-7)
+
+
+def test_limits_of_each_side(reranker):
+    expected = reranker.model.score(QUERY, DOCUMENTS, max_tokens_per_query=2, max_tokens_per_doc=3)
+    said = reranker.post("/score", queries=QUERY, documents=DOCUMENTS, max_tokens_per_query=2, max_tokens_per_doc=3)
+    assert [entry["score"] for entry in said["data"]] == pytest.approx(expected.scores.tolist(), abs=1e-7)
+    assert said["truncated"] == [0, 1, 2, 3, 4]
+    zero = reranker.post("/score", queries=QUERY, documents=DOCUMENTS, max_tokens_per_query=0, max_tokens_per_doc=0)
+    assert zero["data"] == reranker.post("/score", queries=QUERY, documents=DOCUMENTS)["data"]
+
+
+def test_embedders_compare_vectors(embedder):
+    expected = embedder.model.score(QUERY, DOCUMENTS).scores
+    said = embedder.post("/rerank", query=QUERY, documents=DOCUMENTS)
+    found = {result["index"]: result["relevance_score"] for result in said["results"]}
+    np.testing.assert_allclose([found[n] for n in range(5)], expected, atol=1e-6)
+    assert embedder.client.get("/v1/models").json()["data"][0]["score_type"] == "bi-encoder"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body", "words"),
+    [
+        ("classifier", "/rerank", {}, "3 labels"),
+        ("tagger", "/score", {}, "can't score"),
+        ("reranker", "/rerank", {"query": None}, "'query' is missing"),
+        ("reranker", "/rerank", {"documents": None}, "'documents' is missing"),
+        ("reranker", "/rerank", {"documents": []}, "'documents' is an empty list"),
+        ("reranker", "/rerank", {"documents": ["a", 5]}, "'documents[1]' must be a string"),
+        ("reranker", "/rerank", {"documents": [{"body": "a"}]}, "'text'"),
+        ("reranker", "/rerank", {"documents": [{"body": 5}], "rank_fields": ["body"]}, "'body'"),
+        ("reranker", "/rerank", {"query": ["a", "b"]}, "one query"),
+        ("reranker", "/rerank", {"top_n": -1}, "top_n is -1"),
+        ("reranker", "/rerank", {"top_k": -1}, "top_k is -1"),
+        ("reranker", "/rerank", {"top_n": 1.5}, "'top_n' must be an integer"),
+        ("reranker", "/rerank", {"texts": ["a"]}, "'texts' and 'documents'"),
+        ("reranker", "/v2/rerank", {"documents": None, "texts": ["a"]}, "'documents' is missing"),
+        ("reranker", "/rerank", {"max_tokens_per_doc": -3}, "max_tokens_per_doc is -3"),
+        ("reranker", "/rerank", {"instruction": "find"}, "'instruction'"),
+        ("reranker", "/rerank", {"documents": [[[0.5, 0.5]]]}, "this model compares a text"),
+        (
+            "reranker",
+            "/rerank",
+            {"documents": ["water " * 200], "truncate": False},
+            "at most 61 are read beside 3 special ones",
+        ),
+        ("reranker", "/rerank", {"raw_scores": True, "use_activation": True}, "'raw_scores'"),
+        ("reranker", "/score", {}, "one pair of names"),
+        ("reranker", "/score", {"queries": "a"}, "one pair of names"),
+        ("reranker", "/score", {"text_1": "a", "text_2": "b", "queries": "c"}, "one pair of names"),
+        ("reranker", "/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "2 queries can't be paired with 1 documents"),
+        ("embedder", "/rerank", {"raw_scores": True}, "raw scores are the logits of cross-encoders"),
+    ],
+)
+def test_what_is_refused(request, name, path, body, words):
+    served = request.getfixturevalue(name)
+    whole = {"query": "secret", "documents": ["secret"], **body} if "rerank" in path else body
+    if name == "tagger":
+        whole = {"queries": "secret", "documents": "secret"}
+    reply = served.client.post(path, json=whole)
+    assert reply.status_code == 400, reply.text
+    assert words in reply.json()["error"]["message"]
+    assert "secret" not in reply.text
+    if "rerank" in path:  # what Cohere, Voyage and TEI clients read
+        assert reply.json()["message"] == reply.json()["detail"] == reply.json()["error"]["message"]
+        assert reply.json()["error_type"] == "Validation"

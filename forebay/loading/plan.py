@@ -173,6 +173,10 @@ def _plan_route(label: str, stages: tuple[Stage, ...], spec: ModelSpec, options:
     trained = trained_for(architectures_of(backbone.config))
     if trained == "generate":
         log.say(f"normalize{label}", True, "convert of a language model: the vector is made unit length")
+        is_causal = backbone.config.get("is_causal") is not False
+        if is_causal and options.pooler.sequence_methods is None and route.methods != ("LAST",):
+            log.say(f"pooling{label}", "LAST", "convert of a language model")
+            route = replace(route, methods=("LAST",))
         return replace(route, is_normalized=True)
     has_language_model = trained == "masked_lm"
     return replace(route, head="masked_lm") if has_language_model else route

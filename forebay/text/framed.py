@@ -79,11 +79,14 @@ class FramedPairs:
         """Cut a pair's texts, token by token, until all fits."""
         parts = [part for piece in pieces for part in piece.cut_at_places()]
         cuts = [self._split(part, values) for part in parts]
-        lens = {name: 0 for name in (QUERY, DOCUMENT)}
-        lens |= {part.places[0]: len(body) for part, (_, body) in zip(parts, cuts, strict=True) if part.places}
-        frame = sum(len(front) for front, _ in cuts) + sum(
-            len(body) for part, (_, body) in zip(parts, cuts, strict=True) if not set(part.places) & set(lens)
-        )
+        lens = {QUERY: 0, DOCUMENT: 0}
+        frame = 0
+        for part, (front, body) in zip(parts, cuts, strict=True):
+            frame += len(front)
+            if part.places and part.places[0] in lens:
+                lens[part.places[0]] = len(body)
+            else:
+                frame += len(body)
         keep = _share(lens[QUERY], lens[DOCUMENT], limits.pair - frame, limits)
         ids: list[Ids] = []
         for part, (front, body) in zip(parts, cuts, strict=True):

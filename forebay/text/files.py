@@ -9,6 +9,8 @@ from typing import Any, Literal
 from tokenizers import Tokenizer, normalizers, processors
 
 from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint
+from forebay.text.frames import read_frame
+from forebay.text.pairs import read_pair_frame
 
 _SLOW_FILES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 # transformers builds the normaliser of these classes from tokenizer_config.json, whatever tokenizer.json says.
@@ -75,15 +77,21 @@ def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...
             missing[role] = id_
     if not missing:
         return ()
+    frame, pair = read_frame(tokenizer), read_pair_frame(tokenizer)
+    before, after = ([missing[role]] if role in missing else [] for role in ("bos", "eos"))
+    prefix, suffix = [*before, *frame.prefix.tolist()], [*frame.suffix.tolist(), *after]
+    middle = [] if pair is None else pair.middle.tolist()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*_names(tokenizer, prefix), "$A", *_names(tokenizer, suffix)],
+        pair=[*_names(tokenizer, prefix), "$A", *_names(tokenizer, middle), "$B:1", *_names(tokenizer, suffix)],
+        special_tokens=[(str(tokenizer.id_to_token(id_)), id_) for id_ in {*prefix, *middle, *suffix}],
+    )
     texts = {role: str(tokenizer.id_to_token(id_)) for role, id_ in missing.items()}
-    before, after = texts.get("bos"), texts.get("eos")
-    single = " ".join(part for part in (before and f"{before}:0", "$A:0", after and f"{after}:0") if part)
-    pair = " ".join(part for part in (before and f"{before}:0", "$A:0", "$B:1", after and f"{after}:1") if part)
-    known = [(texts[role], id_) for role, id_ in missing.items()]
-    template = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
-    former = tokenizer.post_processor
-    tokenizer.post_processor = template if former is None else processors.Sequence([former, template])
     return tuple(f"{texts[role]} {'before' if role == 'bos' else 'behind'} every text" for role in missing)
+
+
+def _names(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    return [str(tokenizer.id_to_token(id_)) for id_ in ids]
 
 
 def _has_types(config: dict[str, Any]) -> bool:

@@ -114,7 +114,7 @@ def test_the_documents_alone_are_cut(tmp_path: Path) -> None:
             model.score("a river", long, truncate=False)
         limited = model.score("a river", long, max_tokens_per_doc=5)
         assert limited.truncated.all()
-        assert limited.num_tokens == len(before) - 1 + 5 + len(after)  # the blank before it is in its first token
+        assert limited.num_tokens == len(before) + 5 + len(after)
         both = model.score(long, long)
         assert both.num_tokens == 600
         with pytest.raises(InvalidRequest, match="tokens more than the 600"):
@@ -128,9 +128,9 @@ def test_mxbai_reads_its_own_template(tmp_path: Path) -> None:
     def text(query: str, document: str, instruction: str = "") -> str:
         return (
             "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-            f"<|im_start|>user\n{instruction}query: {query}\ndocument: {document}\nYou are a search relevance expert who "
-            "evaluates how well documents match search queries. For each query-document pair, carefully analyze the "
-            "semantic relationship between them, then provide your binary relevance judgment (0 for not relevant, 1 "
+            f"<|im_start|>user\n{instruction}query: {query}\ndocument: {document}\nYou are a search relevance expert "
+            "who evaluates how well documents match search queries. For each query-document pair, carefully analyze "
+            "the semantic relationship between them, then provide your binary relevance judgment (0 for not relevant, 1 "
             "for relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n"
         )
 
@@ -234,10 +234,10 @@ def test_an_unknown_template_is_refused_and_the_remedy_told(tmp_path: Path) -> N
     folder = save(tmp_path / "some-reranker", "qwen3", "CausalLM")
     with pytest.raises(LoadError, match=r"'template': a \.toml file, or one of qwen3-reranker"):
         PoolingModel(str(folder))
-    with pytest.raises(InvalidRequest, match="expected the path of a .toml file"):
+    with pytest.raises(InvalidRequest, match=r"expected the path of a \.toml file"):
         PoolingModel(str(folder), template="nothing")
     (tmp_path / "bad.toml").write_text('pieces = ["{query}"]\n')
-    with pytest.raises(InvalidRequest, match="has {document} 0 times"):
+    with pytest.raises(InvalidRequest, match=r"has \{document\} 0 times"):
         PoolingModel(str(folder), template=str(tmp_path / "bad.toml"))
     with PoolingModel(str(folder), template="qwen3-reranker") as model:
         assert model.info.abilities.takes_instruction

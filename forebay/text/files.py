@@ -72,8 +72,8 @@ def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...
     missing: dict[str, int] = {}
     for role in ("bos", "eos"):
         id_ = _id_of_role(role, tokenizer, config) if config.get(f"add_{role}_token") is True else None
-        frame = tokenizer.encode("").ids
-        if id_ is not None and id_ not in frame:
+        present = tokenizer.encode("").ids
+        if id_ is not None and id_ not in present:
             missing[role] = id_
     if not missing:
         return ()

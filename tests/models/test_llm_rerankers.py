@@ -130,8 +130,8 @@ def test_mxbai_reads_its_own_template(tmp_path: Path) -> None:
             "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
             f"<|im_start|>user\n{instruction}query: {query}\ndocument: {document}\nYou are a search relevance expert "
             "who evaluates how well documents match search queries. For each query-document pair, carefully analyze "
-            "the semantic relationship between them, then provide your binary relevance judgment (0 for not relevant, 1 "
-            "for relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n"
+            "the semantic relationship between them, then provide your binary relevance judgment (0 for not relevant, "
+            "1 for relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n"
         )
 
     pairs = [pair for pair in PAIRS if not pair[1].endswith("\n")]

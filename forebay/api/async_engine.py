@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from forebay.api.plugin import IOProcessor, find_processor, parse_checked
 from forebay.api.score import start_score
 from forebay.core.config import EngineLimits, ModelOptions
@@ -201,7 +203,7 @@ class AsyncEngine:
             tokenize_seconds=time.perf_counter() - start,
         )
         traits = SequenceTraits(request.pooling, route, self._choose_join(request), request.cache_salt or "")
-        job.fill(encoded, encoded.truncated, traits)
+        job.fill(encoded, encoded.truncated, traits, request.against)
         return job
 
     def _choose_join(self, request: Request) -> Join:
@@ -264,6 +266,7 @@ def _check_items(request: Request) -> None:
                 f"input[{index}] is of type {type(item).__name__}; expected a text or a list of token ids",
                 index=index,
             )
+    _check_against(request)
     if request.seconds is None:
         return
     if request.pooling.outputs != (Task.CLASSIFY,):
@@ -273,6 +276,23 @@ def _check_items(request: Request) -> None:
             f"{len(request.items)} first texts can't be paired with {len(request.seconds)} second ones; send as many "
             "of both"
         )
+
+
+def _check_against(request: Request) -> None:
+    """Refuse query vectors that are not one matrix an item, or beside other outputs than token vectors."""
+    if request.against is None:
+        return
+    if request.pooling.outputs != (Task.TOKEN_EMBED,):
+        raise InvalidRequest("query vectors are compared with token vectors: ask for 'token_embed' alone", field="task")
+    if len(request.against) != len(request.items):
+        raise InvalidRequest(
+            f"{len(request.items)} items can't be compared with {len(request.against)} queries; give each item its own"
+        )
+    for index, matrix in enumerate(request.against):
+        if not isinstance(matrix, np.ndarray) or matrix.ndim != 2 or matrix.dtype != np.float32:
+            raise InvalidRequest(
+                f"the query of input[{index}] must be a float32 array of token vectors, [tokens, d]", index=index
+            )
 
 
 def _is_item(item: Item) -> bool:

@@ -22,7 +22,7 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 # A folder is a checkpoint if it holds all files of one of these groups.
 CHECKPOINT_FILES = (("config.json",), ("modules.json",), ("tokenizer.json", "model.safetensors"))
 
-TEXT_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".vocab", ".bpe", ".tiktoken"}
+TEXT_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".vocab", ".bpe", ".tiktoken", ".metadata"}
 SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 PICKLES = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 # BGE-M3 keeps two small heads in files of their own, in its root folder.

@@ -7,6 +7,7 @@ that names it: no module is left out. Builds no modules, reads no weights, impor
 import ast
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,17 @@ from forebay.checkpoint.documents import (
     read_json,
     read_optional_document,
 )
+from forebay.checkpoint.late import STANFORD_ARCHITECTURE
+from forebay.checkpoint.poolings import read_logit_score, read_pooling, read_splade_pooling
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
-    CAUSAL_LOGITS,
     SENTENCE,
     TOKENS,
     DenseStage,
     LayerNormStage,
     LogitScoreStage,
     Modality,
+    MultiVectorMaskStage,
     NormalizeStage,
     PoolingStage,
     RouterStage,
@@ -37,11 +40,13 @@ from forebay.checkpoint.stages import (
     SpladePoolingStage,
     Stage,
     StaticEmbeddingStage,
+    TokenPoolingStage,
     TransformerStage,
     WeightedLayerPoolingStage,
 )
 from forebay.checkpoint.transformer_files import TransformerFiles, read_transformer_files
-from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint
+from forebay.checkpoint.weights import iter_weights
+from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint, WeightsMismatch
 
 __all__ = [
     "STAGES",
@@ -83,11 +88,31 @@ def _default_pipeline(path: Path) -> tuple[Stage, ...]:
         static = StaticEmbeddingStage(path)
         return (static, NormalizeStage(SENTENCE)) if normalize else (static,)
     transformer = _read_transformer(path, path)
+    if STANFORD_ARCHITECTURE in (transformer.config.get("architectures") or ()):
+        return transformer, _read_projection(path), NormalizeStage(TOKENS)
     architectures = transformer.config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else ""
     is_causal = str(name).endswith("ForCausalLM") and transformer.config.get("is_causal", True) is not False
     source = f"sentence-transformers' default for a plain {'causal ' if is_causal else ''}checkpoint"
     return transformer, PoolingStage(("lasttoken" if is_causal else "mean",), include_prompt=True, source=source)
+
+
+def _read_projection(path: Path) -> DenseStage:
+    """The layer that Stanford's ColBERT keeps among the tensors of its encoder."""
+    shape = next((tensor.shape for name, tensor in iter_weights(path) if name == PROJECTION), None)
+    if shape is None:
+        raise WeightsMismatch(f"the weight files in {path} lack '{PROJECTION}', the projection of a ColBERT model")
+    return DenseStage(
+        path,
+        in_features=int(shape[-1]),
+        out_features=int(shape[0]),
+        bias=False,
+        activation=IDENTITY,
+        input_name=TOKENS,
+        output_name=TOKENS,
+        use_residual=False,
+        tensor=PROJECTION,
+    )
 
 
 def _is_static(path: Path, config: Mapping[str, Any]) -> bool:
@@ -123,7 +148,9 @@ def _find_reader(class_path: str, label: str) -> "Reader":
         raise UnsupportedCheckpoint(
             f"{label}: the class '{class_path}' is not part of sentence-transformers; no code of checkpoints is run"
         )
-    reader = STAGES.get(match["name"] or match["pylate"])
+    if match["pylate"]:
+        return _read_pylate_dense
+    reader = STAGES.get(match["name"])
     if reader is None:
         known = ", ".join(sorted(STAGES))
         raise UnsupportedCheckpoint(f"{label}: the class '{class_path}' is not supported; supported are {known}")
@@ -148,6 +175,7 @@ def _make_transformer(folder: Path, files: TransformerFiles) -> TransformerStage
         files.task,
         files.chat,
         files.ends,
+        files.late,
     )
 
 
@@ -176,61 +204,12 @@ def _read_layer_pooling(folder: Path, root: Path) -> WeightedLayerPoolingStage:
     return WeightedLayerPoolingStage(folder, start, num_layers)
 
 
-def _read_pooling(folder: Path, root: Path) -> PoolingStage:
-    document = read_document(folder / "config.json", root)
-    for name, value in document.values.items():
-        if name.startswith("pooling_mode_") and name not in POOLING_FLAGS and value not in (False, None):
-            raise document.refuse(name, f"is {describe(value)}, a pooling mode that Forebay does not know")
-    include_prompt = document.optional("include_prompt", bool)
-    modes = _listed_modes(document) or _flagged_modes(document)
-    return PoolingStage(modes, include_prompt is not False, document.label)
-
-
-def _listed_modes(document: Document) -> tuple[str, ...] | None:
-    """Return the modes of the layout since 5.4: one name, or a list of names in the order of the result."""
-    value = document.values.get("pooling_mode")
-    if value is None:
-        return None
-    modes = value if isinstance(value, list) and value else [value]
-    for mode in modes:
-        if mode not in POOLING_FLAGS.values():
-            known = ", ".join(POOLING_FLAGS.values())
-            raise document.refuse("pooling_mode", f"has {describe(mode)}; Forebay knows {known}")
-    return tuple(modes)
-
-
-def _flagged_modes(document: Document) -> tuple[str, ...]:
-    """Return the modes of the older layout: one boolean a mode, joined in a fixed order, none for mean."""
-    modes = tuple(mode for flag, mode in POOLING_FLAGS.items() if document.optional(flag, bool))
-    return modes or ("mean",)
-
-
-def _read_splade_pooling(folder: Path, root: Path) -> SpladePoolingStage:
-    document = read_document(folder / "config.json", root)
-    return SpladePoolingStage(
-        strategy=_choice(document, "pooling_strategy", ("max", "sum")),
-        activation=_choice(document, "activation_function", ("relu", "log1p_relu")),
-        source=document.label,
-    )
-
-
-def _choice(document: Document, name: str, known: tuple[str, ...]) -> str:
-    """Return a field that must be one of the known words; the first is the default."""
-    value = document.optional(name, str)
-    value = known[0] if value is None else value
-    if value not in known:
-        raise document.refuse(name, f"is {describe(value)}; Forebay knows {', '.join(known)}")
-    return value
-
-
 def _read_dense(folder: Path, root: Path) -> DenseStage:
     document = read_document(folder / "config.json", root)
     # A file without the field comes from a time when tanh was fixed; null is how no activation is written.
     activation = document.optional("activation_function", str)
     if activation is None:
-        activation = (
-            f"torch.nn.modules.{'linear.Identity' if 'activation_function' in document.values else 'activation.Tanh'}"
-        )
+        activation = IDENTITY if "activation_function" in document.values else "torch.nn.modules.activation.Tanh"
     if not ACTIVATION_PATH.fullmatch(activation):
         raise document.refuse(
             "activation_function", f"is '{activation}'; Forebay runs classes of torch.nn.modules only"
@@ -246,6 +225,45 @@ def _read_dense(folder: Path, root: Path) -> DenseStage:
         input_name=input_name,
         output_name=_feature(document, "module_output_name", input_name),
         use_residual=document.optional("use_residual", bool) or False,
+    )
+
+
+def _read_pylate_dense(folder: Path, root: Path) -> DenseStage:
+    """PyLate's layers read tokens, and have no activation where none is written."""
+    stage = _read_dense(folder, root)
+    names = read_document(folder / "config.json", root).values
+    activation = stage.activation if "activation_function" in names else IDENTITY
+    return replace(stage, activation=activation, input_name=TOKENS, output_name=TOKENS)
+
+
+def _read_mask(folder: Path, root: Path) -> MultiVectorMaskStage:
+    document = read_document(folder / "config.json", root)
+    words, sides, ids = (
+        document.optional(name, list) for name in ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+    )
+    for name, values, kind in (("skiplist_words", words, str), ("skiplist_tasks", sides, str)):
+        if not all(isinstance(value, kind) for value in values or ()):
+            raise document.refuse(name, "must be a list of texts")
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in ids or ()):
+        raise document.refuse("keep_only_token_ids", "must be a list of token ids")
+    return MultiVectorMaskStage(tuple(words or ()), ("document",) if sides is None else tuple(sides), tuple(ids or ()))
+
+
+def _read_token_pooling(folder: Path, root: Path) -> TokenPoolingStage:
+    document = read_document(folder / "config.json", root)
+    factor = document.optional("pool_factor", object)
+    factor = 1.0 if factor is None else factor
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor >= 1:
+        raise document.refuse("pool_factor", f"is {describe(factor)}, expected a number of at least 1")
+    protected = document.optional("num_protected_tokens", int)
+    sides = document.optional("tasks", list)
+    if sides is not None and not all(isinstance(side, str) for side in sides):
+        raise document.refuse("tasks", "must be a list of texts")
+    return TokenPoolingStage(
+        float(factor),
+        1 if protected is None else protected,
+        document.optional("normalize_embeddings", bool) or False,
+        ("document",) if sides is None else tuple(sides),
     )
 
 
@@ -270,16 +288,6 @@ def _read_normalize(folder: Path, root: Path) -> NormalizeStage:
     if _feature(document, "module_output_name", input_name) != input_name:
         raise document.refuse("module_output_name", f"differs from module_input_name '{input_name}'; expected the same")
     return NormalizeStage(input_name)
-
-
-def _read_logit_score(folder: Path, root: Path) -> LogitScoreStage:
-    document = read_document(folder / "config.json", root)
-    if (document.optional("module_input_name", str) or CAUSAL_LOGITS) != CAUSAL_LOGITS:
-        raise document.refuse("module_input_name", f"is no '{CAUSAL_LOGITS}', which is all that Forebay reads here")
-    ids = document.required("true_token_id", int), document.optional("false_token_id", int)
-    if min(id_ for id_ in ids if id_ is not None) < 0:
-        raise document.refuse("true_token_id", "or 'false_token_id' is negative, expected the id of a token")
-    return LogitScoreStage(*ids, source=document.label)
 
 
 def _read_dropout(folder: Path, root: Path) -> None:
@@ -342,28 +350,23 @@ CLASS_PATH = re.compile(
 )
 ACTIVATION_PATH = re.compile(r"torch\.nn\.(modules\.([a-z_]+\.)?)?[A-Z]\w*")
 
-# In the order in which the results of several modes are joined.
-POOLING_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+IDENTITY = "torch.nn.modules.linear.Identity"
+PROJECTION = "linear.weight"
 
 STAGES: dict[str, Reader] = {
+    "MultiVectorMask": _read_mask,
+    "HierarchicalTokenPooling": _read_token_pooling,
     "Transformer": _read_transformer,
     "MLMTransformer": _read_mlm_transformer,
     "StaticEmbedding": _read_static,
     "SparseStaticEmbedding": _read_sparse_static,
     "WeightedLayerPooling": _read_layer_pooling,
-    "Pooling": _read_pooling,
-    "SpladePooling": _read_splade_pooling,
+    "Pooling": read_pooling,
+    "SpladePooling": read_splade_pooling,
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
     "Normalize": _read_normalize,
-    "LogitScore": _read_logit_score,
+    "LogitScore": read_logit_score,
     "Dropout": _read_dropout,
     "Router": _read_router,
     "Asym": _read_router,

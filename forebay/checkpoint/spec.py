@@ -4,20 +4,31 @@ Each value comes with the file that said so. Knows no tensors, no modules and no
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from forebay.checkpoint.classifier import find_activation
 from forebay.checkpoint.documents import Document, read_optional_document
+from forebay.checkpoint.late import (
+    PYLATE_FIELDS,
+    STANFORD_ARCHITECTURE,
+    LateReading,
+    read_modules,
+    read_pylate,
+    read_stanford,
+)
 from forebay.checkpoint.locate import EXTRA_HEADS
-from forebay.checkpoint.pipeline import Routes, TransformerStage, expand_routes, read_pipeline
+from forebay.checkpoint.pipeline import Routes, Stage, TransformerStage, expand_routes, read_pipeline
+from forebay.checkpoint.stages import SENTENCE, TOKENS, DenseStage, NormalizeStage
 from forebay.core.errors import CheckpointNotFound, UnsupportedCheckpoint
 
 FILE_NAME = "config_sentence_transformers.json"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 # The kinds of model that sentence-transformers saves, with the similarity where a checkpoint names none.
 MODEL_TYPES = {"SentenceTransformer": "cosine", "SparseEncoder": "dot", "CrossEncoder": "cosine"}
+MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
+MULTI_VECTOR_SIMILARITIES = ("maxsim", "meanmaxsim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,8 @@ class ModelSpec:
     """What a checkpoint says of itself. ``prompts`` holds the non-empty ones; ``sources`` a file for each value.
 
     ``is_default_pipeline`` tells that no modules.json gave the routes. ``classifier_activation`` is the dotted path of
-    a class below ``torch.nn``, ``extra_heads`` the files of further heads beside the backbone.
+    a class below ``torch.nn``, ``extra_heads`` the files of further heads beside the backbone. ``late`` tells how texts
+    are read for late interaction, None in all other models.
     """
 
     path: Path
@@ -41,6 +53,7 @@ class ModelSpec:
     max_active_dims: int | None = None
     classifier_activation: str | None = None
     extra_heads: tuple[str, ...] = ()
+    late: LateReading | None = None
 
 
 def read_spec(path: Path) -> ModelSpec:
@@ -51,7 +64,14 @@ def read_spec(path: Path) -> ModelSpec:
     if document is None:
         document = Document(FILE_NAME, {})
     model_type = _read_model_type(document)
-    routes = expand_routes(read_pipeline(path))
+    stages = read_pipeline(path)
+    late = _read_late(path, document, stages, model_type)
+    if late is not None:
+        stages = _token_stages(stages, model_type)
+        sources["late interaction"] = late.source
+        if is_default:
+            sources["pipeline"] = f"config.json: architectures ({STANFORD_ARCHITECTURE})"
+    routes = expand_routes(stages)
     config = _config_of(routes)
     matryoshka = _read_matryoshka(config)
     activation, source = find_activation(document if not is_default else None, config)
@@ -69,7 +89,7 @@ def read_spec(path: Path) -> ModelSpec:
         routes,
         prompts,
         default_prompt_name=_read_default_prompt(document, prompts),
-        similarity=_read_similarity(document, MODEL_TYPES[model_type]),
+        similarity=_read_late_similarity(document) if late else _read_similarity(document, MODEL_TYPES[model_type]),
         truncate_dim=_optional_size(document, "truncate_dim"),
         matryoshka=matryoshka,
         sources=sources,
@@ -78,7 +98,42 @@ def read_spec(path: Path) -> ModelSpec:
         max_active_dims=_optional_size(document, "max_active_dims"),
         classifier_activation=activation,
         extra_heads=_find_extra_heads(path),
+        late=late,
     )
+
+
+def _read_late(path: Path, document: Document, stages: tuple[Stage, ...], model_type: str) -> LateReading | None:
+    """Return how a late-interaction checkpoint reads texts; None for any other."""
+    backbone = stages[0]
+    config = backbone.config if isinstance(backbone, TransformerStage) else {}
+    if not (path / "modules.json").exists() and STANFORD_ARCHITECTURE in (config.get("architectures") or ()):
+        return read_stanford(path)
+    if model_type == "ColBERT" or (
+        model_type == "MultiVectorEncoder" and any(name in document.values for name in PYLATE_FIELDS)
+    ):
+        return read_pylate(document)
+    if model_type == "MultiVectorEncoder":
+        return read_modules(stages)
+    if isinstance(backbone, TransformerStage) and backbone.late is not None:
+        name = next(iter(backbone.late.values))
+        raise backbone.late.refuse(name, f"is set in a model of type {model_type}; expected in a MultiVectorEncoder")
+    return None
+
+
+def _token_stages(stages: tuple[Stage, ...], model_type: str) -> tuple[Stage, ...]:
+    """What PyLate leaves unsaid: its layers read tokens, and what comes out is normalised."""
+    redirected = tuple(
+        replace(stage, input_name=TOKENS, output_name=TOKENS)
+        if isinstance(stage, DenseStage) and stage.input_name == SENTENCE
+        else stage
+        for stage in stages
+    )
+    return (*redirected, NormalizeStage(TOKENS)) if model_type == "ColBERT" else redirected
+
+
+def _read_late_similarity(document: Document) -> str:
+    name = (document.optional("similarity_fn_name", str) or "maxsim").lower()
+    return name if name in MULTI_VECTOR_SIMILARITIES else "maxsim"
 
 
 def architectures_of(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -102,8 +157,8 @@ def dtype_of(config: Mapping[str, Any]) -> str | None:
 def _read_model_type(document: Document) -> str:
     """Return the kind of model, refusing those that read texts in another way."""
     model_type = document.optional("model_type", str) or next(iter(MODEL_TYPES))
-    if model_type not in MODEL_TYPES:
-        known = ", ".join(f"'{known}'" for known in MODEL_TYPES)
+    if model_type not in (*MODEL_TYPES, *MULTI_VECTOR_TYPES):
+        known = ", ".join(f"'{known}'" for known in (*MODEL_TYPES, *MULTI_VECTOR_TYPES))
         raise document.refuse("model_type", f"is '{model_type}'; Forebay supports {known}")
     return model_type
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forebay.checkpoint.documents import Document
+
 SENTENCE = "sentence_embedding"
 TOKENS = "token_embeddings"
 SCORES = "scores"
@@ -36,6 +38,7 @@ class TransformerStage:
     (feature-extraction) or logits over the vocabulary (fill-mask), or one row of ``scores`` (sequence-classification),
     or the last token's logits, ``causal_logits`` (text-generation). ``chat`` is set where pairs pass a chat template,
     ``ends`` has what the files say of the tokens at a text's ends (``add_bos_token``, ``add_eos_token``).
+    ``late`` has the fields of late interaction (lengths of queries and documents, expansion), where there are any.
     """
 
     folder: Path
@@ -46,6 +49,7 @@ class TransformerStage:
     task: str = "feature-extraction"
     chat: ChatFormat | None = None
     ends: Mapping[str, bool] = field(default_factory=dict)
+    late: Document | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,10 @@ class SpladePoolingStage:
 
 @dataclass(frozen=True, slots=True)
 class DenseStage:
-    """A linear layer and an activation, the dotted path of a class below ``torch.nn``."""
+    """A linear layer and an activation, the dotted path of a class below ``torch.nn``.
+
+    ``tensor`` names its weight where it stands among the backbone's tensors; None: the folder holds nothing else.
+    """
 
     folder: Path
     in_features: int
@@ -104,6 +111,7 @@ class DenseStage:
     input_name: str
     output_name: str
     use_residual: bool
+    tensor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,30 @@ class LogitScoreStage:
 
 
 @dataclass(frozen=True, slots=True)
+class MultiVectorMaskStage:
+    """Leaves out vectors of ``token_embeddings`` by the tokens that they stand for.
+
+    Those of ``skipped_words`` are left out on ``skipped_sides``; of documents, those of ``kept_ids`` alone are kept
+    where it is not empty.
+    """
+
+    skipped_words: tuple[str, ...] = ()
+    skipped_sides: tuple[str, ...] = ("document",)
+    kept_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPoolingStage:
+    """Joins ``token_embeddings`` of documents into one for about ``factor`` of them, the first ``num_protected``
+    left alone; ``is_normalized`` scales the results to unit length."""
+
+    factor: float
+    num_protected: int
+    is_normalized: bool
+    sides: tuple[str, ...] = ("document",)
+
+
+@dataclass(frozen=True, slots=True)
 class RouterStage:
     """Sends a text through one of several pipelines, chosen by (task, modality), where None matches anything."""
 
@@ -150,6 +182,8 @@ Stage = (
     | LayerNormStage
     | NormalizeStage
     | LogitScoreStage
+    | MultiVectorMaskStage
+    | TokenPoolingStage
     | RouterStage
 )
 
@@ -161,7 +195,7 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
             return None, {"sequence-classification": SCORES, "text-generation": CAUSAL_LOGITS}.get(stage.task, TOKENS)
         case StaticEmbeddingStage() | SparseStaticEmbeddingStage():
             return None, SENTENCE
-        case WeightedLayerPoolingStage():
+        case WeightedLayerPoolingStage() | MultiVectorMaskStage() | TokenPoolingStage():
             return TOKENS, TOKENS
         case PoolingStage() | SpladePoolingStage():
             return TOKENS, SENTENCE

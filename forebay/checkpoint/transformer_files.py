@@ -32,6 +32,9 @@ TASKS = {
 
 OLD_NAMES = {"model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args"}
 
+# How queries and documents are read for late interaction.
+LATE_FIELDS = ("query_length", "document_length", "query_expansion")
+
 READ_FIELDS = {
     "max_seq_length",
     "do_lower_case",
@@ -39,6 +42,7 @@ READ_FIELDS = {
     "modality_config",
     "module_output_name",
     "processing_kwargs",
+    *LATE_FIELDS,
     *OLD_NAMES,
     *OLD_NAMES.values(),
 }
@@ -75,7 +79,7 @@ DTYPE_KWARGS = ("dtype", "torch_dtype")
 
 @dataclass(frozen=True, slots=True)
 class TransformerFiles:
-    """The understood settings; ``sources`` names the file behind each."""
+    """The understood settings; ``sources`` names the file behind each; ``late`` has the fields LATE_FIELDS, if set."""
 
     config: Mapping[str, Any]
     max_seq_length: int | None
@@ -84,6 +88,7 @@ class TransformerFiles:
     task: str = "feature-extraction"
     chat: ChatFormat | None = None
     ends: Mapping[str, bool] = field(default_factory=dict)
+    late: Document | None = None
 
 
 def read_transformer_files(folder: Path, root: Path, task: str = "feature-extraction") -> TransformerFiles:
@@ -113,7 +118,9 @@ def read_transformer_files(folder: Path, root: Path, task: str = "feature-extrac
     sources["do_lower_case"] = document.label
     do_lower_case = document.optional("do_lower_case", bool) or False
     ends = {name: value for name in END_KWARGS if (value := processor.optional(name, bool)) is not None}
-    return TransformerFiles(config, max_seq_length, do_lower_case, sources, task, chat, ends)
+    late = {name: document.values[name] for name in LATE_FIELDS if document.values.get(name) is not None}
+    found = Document(document.label, late) if late else None
+    return TransformerFiles(config, max_seq_length, do_lower_case, sources, task, chat, ends, found)
 
 
 def _find_document(folder: Path, root: Path) -> Document | None:

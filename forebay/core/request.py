@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,16 @@ Item = str | Sequence[int]
 
 Matrix = NDArray[np.float32]
 """One vector a token, [tokens, d]."""
+
+
+class Reading(NamedTuple):
+    """How a sequence is read beyond its ids, in late interaction.
+
+    Only its first ``num_attended`` tokens are seen by the others; ``is_kept`` bool [L] tells whose vectors are given.
+    """
+
+    num_attended: int
+    is_kept: NDArray[np.bool_]
 
 
 class Lane(IntEnum):

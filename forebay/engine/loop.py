@@ -64,7 +64,8 @@ class Engine:
                     f"{waiting} tokens wait and this request adds {num_tokens}, over the limit of {limit} "
                     "(max_queued_tokens); retry later or send fewer texts at once"
                 )
-            job.future.add_done_callback(lambda future: self._see_cancel(future, len(job.sequences)))
+            num_items = len(job.sequences)  # the future must not keep the job
+            job.future.add_done_callback(lambda future: self._see_cancel(future, num_items))
             is_idle = not self._is_busy and not self._scheduler.num_sequences
             self._scheduler.add(job.sequences, job.lane)
             if lends_thread and is_idle and job.sequences:
@@ -107,6 +108,7 @@ class Engine:
                     self._wakeup.wait()
                 step = self._take_step()
             self._run_guarded(step)
+            del step  # what has been answered is not kept until the next request comes
             with self._wakeup:
                 self._is_busy = False
 
@@ -260,6 +262,7 @@ class Engine:
             log.exception("the observer failed on %s", type(event).__name__)
 
     def _drop(self, job: Job, error: EngineError) -> None:
+        job.release()
         if job.abort(error):
             self._observe(RequestDropped(error.code, len(job.sequences)))
 

@@ -50,7 +50,9 @@ def pack(sequences: Seq[Sequence], device: torch.device, pool: KVPool | None = N
     for seq in sequences:
         if seq.step_key not in distinct or seq.table:
             distinct[seq.step_key] = seq  # of equal ones, the one that holds blocks
-    ordered = sorted(distinct.items(), key=lambda item: (item[1].end - item[1].start, item[1].start))
+    ordered = sorted(
+        distinct.items(), key=lambda item: (item[1].end - item[1].start, item[1].start, item[1].num_attended)
+    )
     row_of = {key: row for row, (key, _) in enumerate(ordered)}
     asked: dict[PoolingParams, list[Sequence]] = {}
     for seq in sequences:
@@ -88,8 +90,28 @@ def _lay_out(ordered: list[Sequence], device: torch.device) -> tuple[FlatBatch, 
         cu_seqlens=torch.from_numpy(borders).to(device),
         type_ids=_types(ordered, device),
         runs=tuple(runs),
+        key_lens=_key_lens(ordered),
     )
-    return batch, Cursor(starts, lens, prompt_lens, offsets, ids, tuple(runs))
+    return batch, Cursor(starts, lens, prompt_lens, offsets, ids, tuple(runs), _kept(ordered))
+
+
+def _key_lens(ordered: list[Sequence]) -> NDArray[np.int64] | None:
+    """How many first tokens of each sequence are seen; None where all of all are."""
+    if all(seq.num_attended >= len(seq.ids) for seq in ordered):
+        return None
+    return np.fromiter((min(seq.num_attended, seq.end) - seq.start for seq in ordered), np.int64, len(ordered))
+
+
+def _kept(ordered: list[Sequence]) -> NDArray[np.bool_] | None:
+    """The tokens whose vectors are given [T]; None where it is all of them."""
+    if all(seq.reading is None or seq.reading.is_kept.all() for seq in ordered):
+        return None
+    return np.concatenate(
+        [
+            np.ones(seq.end - seq.start, np.bool_) if seq.reading is None else seq.reading.is_kept[seq.start : seq.end]
+            for seq in ordered
+        ]
+    )
 
 
 def _place(ordered: list[Sequence], pool: KVPool, device: torch.device) -> BatchKV:

@@ -9,13 +9,16 @@ from collections.abc import Sequence as Seq
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from forebay.core.params import PoolingParams
 from forebay.core.request import Row
 from forebay.engine.pack import Group, Member, Packed, pack
+from forebay.engine.query import Query
 from forebay.engine.sequence import Sequence
 from forebay.layers.kv import KVPool
+from forebay.pooling import results
 from forebay.pooling.cursor import Cursor
 from forebay.pooling.pooler import Pipeline
 from forebay.pooling.results import is_finite
@@ -105,8 +108,14 @@ def _split(group: Group) -> tuple[Group, list[Member]]:
 def _pool(
     pipeline: Pipeline, hidden: torch.Tensor, cursor: Cursor, params: PoolingParams, group: Group
 ) -> Iterator[Result]:
-    outputs = [pipeline.pool(task, hidden, cursor, params).to_host() for task in params.outputs]
-    rows = list(zip(*outputs, strict=True))
+    pooled = [pipeline.pool(task, hidden, cursor, params) for task in params.outputs]
+    compared = [member for member in group.members if member.sequence.query is not None]
+    if compared:
+        yield from _compare(pipeline, pooled[0], compared)
+        group = Group(group.rows, [member for member in group.members if member.sequence.query is None])
+        if not group.members:
+            return
+    rows = list(zip(*(result.to_host() for result in pooled), strict=True))
     finite = [all(is_finite(row) for row in row_set) for row_set in rows]
     is_given = [False] * len(rows)
     for seq, place in group.members:  # each caller may write into its own
@@ -114,9 +123,26 @@ def _pool(
         is_given[place] = True
 
 
+def _compare(pipeline: Pipeline, documents: results.Result, members: list[Member]) -> Iterator[Result]:
+    """Score the token vectors of sequences by their queries, each query once; nothing but scores leaves the device."""
+    assert isinstance(documents, results.Matrices), "only token vectors are compared"
+    by_query: dict[Query, list[Member]] = {}
+    for member in members:
+        assert member.sequence.query is not None
+        by_query.setdefault(member.sequence.query, []).append(member)
+    for query, own in by_query.items():
+        chosen = documents.select([place for _, place in own])
+        scores = pipeline.score(query.on(documents.values.device), chosen).cpu().numpy()
+        for (seq, _), score in zip(own, scores, strict=True):
+            yield Result(seq, (np.array([score], np.float32),), bool(np.isfinite(score)))
+
+
 def _finish(pipeline: Pipeline, seq: Sequence, params: PoolingParams) -> Result:
     parts = zip(params.outputs, seq.carried or (), strict=True)
-    rows = tuple(pipeline.finish(task, part, params).to_host()[0] for task, part in parts)
+    pooled = [pipeline.finish(task, part, params) for task, part in parts]
+    if seq.query is not None:
+        return next(_compare(pipeline, pooled[0], [Member(seq, 0)]))
+    rows = tuple(result.to_host()[0] for result in pooled)
     return Result(seq, rows, all(is_finite(row) for row in rows))
 
 

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from forebay.core.errors import ForebayError
 from forebay.core.params import PoolingParams
-from forebay.core.request import Lane, Reply, Row, SparseVector, Timings
+from forebay.core.request import Lane, Matrix, Reading, Reply, Row, SparseVector, Timings
 from forebay.core.tasks import Task
 from forebay.engine.join import JOINS, Join, Part
+from forebay.engine.query import Query
+
+_READING_KEY = 1 << 40
 
 
 class Job:
@@ -40,8 +43,17 @@ class Job:
         self._join: Join = "mean"
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
-    def fill(self, tokens: "Tokens", truncated: NDArray[np.bool_], traits: "SequenceTraits") -> None:
-        """Take the tokenized items; called once, before the job is submitted. ``truncated`` is [items]."""
+    def fill(
+        self,
+        tokens: "Tokens",
+        truncated: NDArray[np.bool_],
+        traits: "SequenceTraits",
+        against: Seq[Matrix] | None = None,
+    ) -> None:
+        """Take the tokenized items; called once, before the job is submitted. ``truncated`` is [items].
+
+        ``against`` has the query vectors that each item is compared with, where only scores are asked for.
+        """
         self.sequences = [
             Sequence(ids, traits.params, traits.route, prompt_len, self, owner, place)
             for place, (ids, prompt_len, owner) in enumerate(
@@ -51,6 +63,12 @@ class Job:
         for seq, type_ids in zip(self.sequences, tokens.type_ids or (), strict=False):
             seq.set_types(type_ids)
         self.salt = traits.salt
+        for seq, reading in zip(self.sequences, tokens.readings or (), strict=False):
+            seq.set_reading(reading)
+        if against is not None:
+            queries = {id(matrix): Query(matrix) for matrix in against}
+            for seq in self.sequences:
+                seq.query = queries[id(against[seq.index])]
         self._tasks = traits.params.outputs
         self._join = traits.join
         self._rows = [None] * len(truncated)
@@ -93,6 +111,11 @@ class Job:
         self.future.set_exception(error)
         return True
 
+    def release(self) -> None:
+        """Give up the queries that its sequences are compared with."""
+        for seq in self.sequences:
+            seq.query = None
+
     def _count_down(self) -> bool:
         self._num_left -= 1
         return self._num_left == 0
@@ -104,6 +127,7 @@ class Job:
 
     def reply(self) -> Reply:
         """The finished job as its caller sees it."""
+        self.release()
         now = time.monotonic()
         started = self.started_at if self.started_at is not None else now
         return Reply(
@@ -141,6 +165,11 @@ class Tokens(Protocol):
         """Token types of each; None where all are 0."""
         ...
 
+    @property
+    def readings(self) -> Seq[Reading] | None:
+        """How each is read for late interaction; None where all is read plainly."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceTraits:
@@ -161,8 +190,8 @@ class Sequence:
     ``place`` the sequence's own in the job.
 
     ``passes`` counts how often a shorter one was served before it; ``prompt_len`` is the number of its first tokens
-    that pooling leaves out. ``type_ids`` int32 [L], None where all are 0. Sequences of one route with equal ``key`` are
-    computed once.
+    that pooling leaves out. ``type_ids`` int32 [L], None where all are 0; ``reading`` is set in late interaction, where
+    ``query`` may be what its vectors are compared with. Sequences of one route with equal ``key`` are computed once.
 
     A step computes the tokens ``start`` to ``end``: all of them, where the model is not causal. Those before are in
     the blocks of ``table``, where it holds any; ``carried`` is what pooling took of earlier chunks, a value an output.
@@ -178,6 +207,8 @@ class Sequence:
     passes: int = 0
     key: tuple[bytes, int] = field(init=False)
     type_ids: NDArray[np.int32] | None = field(init=False, default=None)
+    reading: Reading | None = field(init=False, default=None)
+    query: Query | None = None
     start: int = 0
     end: int = field(init=False)
     num_read: int = 0  # tokens at its start that were found computed
@@ -216,3 +247,14 @@ class Sequence:
         """Give the tokens types, which make it another sequence; the negative number keeps the two kinds apart."""
         self.type_ids = type_ids
         self.key = (self.ids.tobytes() + type_ids.tobytes(), -1 - self.prompt_len)
+
+    def set_reading(self, reading: Reading) -> None:
+        """Say how it is read, which makes it another sequence; the large number keeps the two kinds apart."""
+        self.reading = reading
+        rule = np.array([reading.num_attended], np.int32).tobytes() + reading.is_kept.tobytes()
+        self.key = (self.ids.tobytes() + rule, _READING_KEY + self.prompt_len)
+
+    @property
+    def num_attended(self) -> int:
+        """How many of its first tokens the others see."""
+        return len(self.ids) if self.reading is None else self.reading.num_attended

@@ -6,8 +6,10 @@ The one bundle that models and attention read. It knows neither requests nor poo
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forebay.layers.kv import BatchKV
@@ -36,6 +38,8 @@ class FlatBatch:
     ``input_ids`` int64 [T]; ``positions`` int64 [T], from 0 within each whole sequence; ``cu_seqlens`` int64 [n + 1],
     the sequences' borders; ``type_ids`` int64 [T], or None where all are 0; ``runs`` covers all rows in order; ``kv``
     is where causal models keep keys and values for chunks to come, None where nothing is kept and nothing came before.
+    ``key_lens`` int64 [n] (host) tells how many of a sequence's first tokens its tokens attend to (None: to all);
+    of sequences of one length, those with equal ones lie side by side.
     """
 
     input_ids: Tensor
@@ -44,6 +48,7 @@ class FlatBatch:
     type_ids: Tensor | None
     runs: tuple[Run, ...]
     kv: BatchKV | None = None
+    key_lens: NDArray[np.int64] | None = None
 
     @property
     def max_len(self) -> int:
@@ -67,6 +72,7 @@ class FlatBatch:
             type_ids=None if self.type_ids is None else F.pad(self.type_ids, (0, num_more)),
             runs=(*self.runs, Run(num_tokens, num_more, 1)),
             kv=None if self.kv is None else self.kv.filled(num_more),
+            key_lens=None if self.key_lens is None else np.pad(self.key_lens, (0, num_more), constant_values=1),
         )
 
 

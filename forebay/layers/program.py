@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
+from forebay.layers.key_lens import cut_by_keys
 from forebay.layers.native import extension
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Recorder:
         self.ops: list[_Op] = []
         self.linears: list[Linear] = []
         self.states: list[Value] = []
+        self.num_heads = 1
 
     def embed(self, tables: list[tuple[nn.Embedding, int]]) -> Value:
         """The sum of one row of each table."""
@@ -111,6 +113,7 @@ class Recorder:
     def attention(self, qkv: Value, num_heads: int) -> Value:
         """Bidirectional attention of every sequence with itself, with the step's bias if it has one."""
         value = Value(self, qkv.width // 3)
+        self.num_heads = num_heads  # the same in all layers
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
             program.attention(slot(qkv), slot(value), num_heads, self.precision)
@@ -180,12 +183,27 @@ class Program:
             op.emit(self._native, slots.of.__getitem__)
         self._num_states = len(recorder.states)
         self._width = recorder.states[-1].width
+        self._num_heads = recorder.num_heads
 
     def run(self, inputs: Inputs, on_layer: Callable[[int, Tensor], None] | None = None) -> Tensor:
         """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
+        num_states = 1 if on_layer is None else self._num_states
+        out = torch.empty(num_states, len(inputs.batch.input_ids), self._width)
+        if inputs.batch.key_lens is None:
+            self._run(inputs, out)
+        else:
+            for rows, batch, bias in cut_by_keys(inputs.batch, inputs.bias, self._num_heads):
+                part = torch.empty(num_states, len(batch.input_ids), self._width)
+                self._run(Inputs(batch, inputs.positions[rows], bias), part)
+                out[:, rows] = part
+        if on_layer is not None:
+            for index, state in enumerate(out):
+                on_layer(index, state)
+        return out[-1]
+
+    def _run(self, inputs: Inputs, out: Tensor) -> None:
+        """Fill ``out``: the last state, or all."""
         batch = inputs.batch
-        states = 1 if on_layer is None else self._num_states
-        out = torch.empty(states, batch.input_ids.shape[0], self._width)
         self._native.run(
             batch.input_ids.numpy(),
             inputs.positions.numpy(),
@@ -195,7 +213,3 @@ class Program:
             out.numpy(),
             torch.get_num_threads(),
         )
-        if on_layer is not None:
-            for index, state in enumerate(out):
-                on_layer(index, state)
-        return out[-1]

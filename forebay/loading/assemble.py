@@ -15,6 +15,7 @@ from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.params import Abilities, PoolingParams
 from forebay.core.tasks import DEFAULT_ORDER, SCORE_TYPE_OF_TASK, ScoreType, Task, parse_task
+from forebay.loading.late import make_sides
 from forebay.loading.modules import Loader
 from forebay.loading.plan import Log, Plan, RoutePlan, make_plan
 from forebay.loading.poolers import Built, build_pipeline
@@ -24,6 +25,7 @@ from forebay.models.decoder import Decoder
 from forebay.pooling.pooler import Pipeline
 from forebay.text.families import load_prompts
 from forebay.text.files import TokenizerFiles, load_tokenizer
+from forebay.text.late import LateSide
 from forebay.text.prompts import Prompts
 from forebay.text.tokenizer import TextTokenizer, lowercase_first
 
@@ -71,7 +73,9 @@ def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> Loaded
         files = load_tokenizer(route.backbone.folder, _ends(route))
         route = settle(route, files.tokenizer)  # noqa: PLW2901  (the same route, known completely)
         model = loader.backbone(route, files.tokenizer.get_vocab_size())
-        texts[name] = _make_text(loader, route, model, files, f" of route '{name}'" if name else "")
+        label = f" of route '{name}'" if name else ""
+        late = make_sides(spec.late, model, files, label, loader.log)
+        texts[name] = _make_text(loader, route, model, files, label, late)
         built[name] = build_pipeline(loader, route, model, spec, files.marker_ids)
     abilities = _abilities(spec, built, texts, loader)
     return LoadedModel(
@@ -86,7 +90,14 @@ def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> Loaded
     )
 
 
-def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: TokenizerFiles, label: str) -> TextTokenizer:
+def _make_text(
+    loader: Loader,
+    route: RoutePlan,
+    model: Encoder,
+    files: TokenizerFiles,
+    label: str,
+    late: Mapping[str, LateSide] | None,
+) -> TextTokenizer:
     loader.log.say(f"tokenizer{label}", type(files.tokenizer.model).__name__, files.source)
     for end in files.ends:
         loader.log.say(f"special tokens{label}", end, "what the checkpoint's settings ask for")
@@ -111,6 +122,7 @@ def _make_text(loader: Loader, route: RoutePlan, model: Encoder, files: Tokenize
         num_types=model.num_types if files.has_types else 1,
         split_len=_choose_split_len(loader, max_len, label),
         overlap=_choose_overlap(loader, max_len),
+        late=late,
     )
 
 

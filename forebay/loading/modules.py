@@ -3,7 +3,7 @@
 Routes that share a backbone's folder share its weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,9 @@ class Loader:
         recorder = self._choose_path(model)
         # A program rounds the products of its layers itself; all else in it is float32.
         dtype = torch.float32 if recorder is not None else getattr(torch, self.plan.dtype)
-        tensors = iter_weights(stage.folder)
+        tensors: Iterable[tuple[str, Tensor]] = (
+            (name, tensor) for name, tensor in iter_weights(stage.folder) if name not in route.other_tensors
+        )
         if route.rows:
             tensors = pick_rows(tensors, naming, route.rows, is_tied=_is_tied(stage.config))
         self.num_parameters += fill(model, naming, tensors, dtype, self.device)
@@ -129,7 +131,11 @@ class Loader:
         return self._layer_norm(stage) if isinstance(stage, LayerNormStage) else normalize
 
     def _dense(self, stage: DenseStage) -> Dense:
-        tensors = self._small(load_tensors(stage.folder))
+        if stage.tensor is None:
+            tensors = self._small(load_tensors(stage.folder))
+        else:
+            stored = {name: tensor.clone() for name, tensor in iter_weights(stage.folder) if name == stage.tensor}
+            tensors = dict(zip(("linear.weight",), self._small(stored).values(), strict=False))
         has_residual = stage.use_residual and stage.in_features != stage.out_features
         shape = (stage.out_features, stage.in_features)
         dense = Dense(

@@ -20,7 +20,15 @@ from forebay.checkpoint.pipeline import (
     WeightedLayerPoolingStage,
 )
 from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of
-from forebay.checkpoint.stages import TOKENS, SparseStaticEmbeddingStage, SpladePoolingStage, features_of, name_of
+from forebay.checkpoint.stages import (
+    TOKENS,
+    MultiVectorMaskStage,
+    SparseStaticEmbeddingStage,
+    SpladePoolingStage,
+    TokenPoolingStage,
+    features_of,
+    name_of,
+)
 from forebay.core.config import DType, ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision
@@ -69,6 +77,13 @@ class RoutePlan:
     reranker: RerankerFamily | None = None
     rows: tuple[int, ...] = ()
     step_tag: str | int | None = None
+    token_pooling: TokenPoolingStage | None = None
+
+    @property
+    def other_tensors(self) -> frozenset[str]:
+        """Tensors in the backbone's files that belong to other modules."""
+        stages = (stage for stage in self.vector_stages if isinstance(stage, DenseStage))
+        return frozenset(stage.tensor for stage in stages if stage.tensor is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +178,8 @@ def _plan_route(label: str, stages: tuple[Stage, ...], spec: ModelSpec, options:
         return _plan_sparse(backbone, rest, label)
     if kind == "yes_no":
         return _plan_yes_no(backbone, rest, label, reranker)
+    if kind == "late":
+        return _plan_late(label, backbone, rest, log)
     if kind != "embed":
         return _plan_classifier(backbone, kind, options, reranker)
     if isinstance(backbone, SparseStaticEmbeddingStage):
@@ -216,6 +233,30 @@ def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> Rou
             f"{', '.join(map(name_of, rest)) or 'nothing'}"
         )
     return RoutePlan(backbone, "masked_lm", head="masked_lm", splade=rest[0])
+
+
+def _plan_late(label: str, backbone: Backbone, rest: tuple[Stage, ...], log: Log) -> RoutePlan:
+    """Stages on tokens alone; what the mask leaves out is told by the reading of texts."""
+    stages = [stage for stage in rest if not isinstance(stage, MultiVectorMaskStage)]
+    pooling = stages.pop() if stages and isinstance(stages[-1], TokenPoolingStage) else None
+    is_normalized = bool(stages) and isinstance(stages[-1], NormalizeStage)
+    stages = stages[:-1] if is_normalized else stages
+    chain: list[VectorStage] = []
+    for stage in stages:
+        if not isinstance(stage, DenseStage | NormalizeStage) or features_of(stage) != (TOKENS, TOKENS):
+            raise UnsupportedCheckpoint(
+                f"modules.json{label}: the module {name_of(stage)} has no place in a model for late interaction; "
+                "expected Dense and Normalize on tokens"
+            )
+        chain.append(stage)
+    log.say(f"token vectors{label}", "normalized" if is_normalized else "as they are", "modules")
+    return RoutePlan(
+        backbone,
+        "late",
+        vector_stages=tuple(chain),
+        is_normalized=is_normalized,
+        token_pooling=pooling if isinstance(pooling, TokenPoolingStage) else None,
+    )
 
 
 def _plan_embed(label: str, backbone: Backbone, rest: list[Stage], options: ModelOptions, log: Log) -> RoutePlan:

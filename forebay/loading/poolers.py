@@ -17,7 +17,7 @@ from forebay.models.base import Encoder
 from forebay.pooling.activations import Calibration, Choice, choose_activation, identity
 from forebay.pooling.chunks import Pooler
 from forebay.pooling.heads import ClassifyHead, EmbedHead
-from forebay.pooling.methods import METHODS, Method, all_rows, last_by_id, step_rows
+from forebay.pooling.methods import METHODS, Method, all_rows, kept_rows, last_by_id, step_rows
 from forebay.pooling.pooler import (
     ClassifyPooler,
     EmbedPooler,
@@ -47,6 +47,8 @@ def build_pipeline(
     overrides = loader.options.pooler
     if route.kind == "embed":
         return _build_embed(loader, route, model, spec, marker_ids)
+    if route.kind == "late":
+        return _build_late(loader, route, model, spec)
     if route.kind == "masked_lm":
         return Built(Pipeline(model, {Task.SPARSE: _sparse_pooler(route, model, spec)}))
     return _build_classifier(loader, route, model, spec, overrides)
@@ -119,6 +121,23 @@ def _row_of(loader: Loader, route: RoutePlan, overrides: PoolerConfig) -> Method
     return last_by_id(padding)
 
 
+def _build_late(loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpec) -> Built:
+    """One vector a token, as the checkpoint's stages make it, and nothing else."""
+    overrides = loader.options.pooler
+    size = model.hidden_size
+    for stage in route.vector_stages:
+        size = _next_size(stage, size)
+    head = EmbedHead(
+        stages=[loader.stage(stage) for stage in route.vector_stages],
+        is_normalized=route.is_normalized if overrides.use_activation is None else overrides.use_activation,
+        truncate_dim=spec.truncate_dim,
+        dimensions=overrides.dimensions,
+    )
+    pooler = TokenEmbedPooler(kept_rows, head)
+    pipeline = Pipeline(model, {Task.TOKEN_EMBED: pooler}, is_mean_score=spec.similarity == "meanmaxsim")
+    return Built(pipeline, size, is_normalized=head.is_normalized and head.truncate_dim is None)
+
+
 def _build_embed(
     loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpec, marker_ids: frozenset[int]
 ) -> Built:
@@ -143,7 +162,10 @@ def _build_embed(
     if spec.extra_heads:
         poolers.update(_m3_poolers(loader, spec, model, marker_ids))
     mix = None if route.layer_mix is None else loader.layer_mix(route.layer_mix, model.num_layers)
-    return Built(Pipeline(model, poolers, mix), size, is_normalized=head.is_normalized and head.truncate_dim is None)
+    pipeline = Pipeline(
+        model, poolers, mix, is_mean_score=bool(spec.extra_heads)
+    )  # BGE-M3 divides by the query's length
+    return Built(pipeline, size, is_normalized=head.is_normalized and head.truncate_dim is None)
 
 
 def _token_head(head: EmbedHead, num_methods: int) -> EmbedHead:

@@ -11,7 +11,7 @@ from forebay.checkpoint.spec import ModelSpec, architectures_of
 from forebay.core.config import ModelOptions, PoolerConfig
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 
-Kind = Literal["embed", "sequence", "token", "masked_lm", "yes_no"]
+Kind = Literal["embed", "sequence", "token", "masked_lm", "late", "yes_no"]
 
 # The first suffix that an architecture's name ends with tells what it was trained for.
 SUFFIXES: dict[str, Kind | Literal["generate"]] = {
@@ -57,6 +57,7 @@ ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
     "yes_no": _ALWAYS | _SCORES | {"use_activation"},
+    "late": _ALWAYS | {"use_activation", "dimensions"},
 }
 
 
@@ -85,6 +86,8 @@ def resolve_kind(
     backbone = stages[0]
     if not isinstance(backbone, TransformerStage):
         return "embed", "modules.json" if not spec.is_default_pipeline else "a static embedding's files"
+    if spec.late is not None:
+        return "late", spec.late.source
     names = architectures_of(backbone.config)
     trained = trained_for(names)
     if options.convert == "embed":
@@ -96,17 +99,21 @@ def resolve_kind(
     if trained == "generate" and reranker is not None and spec.is_default_pipeline:
         return "yes_no", reranker
     if options.convert == "classify":
-        if trained not in ("sequence", "token"):
-            raise UnsupportedCheckpoint(
-                f"convert is 'classify', but the architecture {_shown(names)} has no trained classifier; "
-                "use convert 'auto' or 'embed'"
-            )
-        return trained, "user: convert"
+        return _as_classifier(names, trained), "user: convert"
     if backbone.task in _KIND_OF_TASK:
         return _KIND_OF_TASK[backbone.task], "modules.json"
     if not spec.is_default_pipeline:
         return "embed", "modules.json"
     return _from_architecture(names, trained)
+
+
+def _as_classifier(names: tuple[str, ...], trained: Kind | Literal["generate"] | None) -> Kind:
+    if trained is None or trained not in ("sequence", "token"):
+        raise UnsupportedCheckpoint(
+            f"convert is 'classify', but the architecture {_shown(names)} has no trained classifier; "
+            "use convert 'auto' or 'embed'"
+        )
+    return trained
 
 
 def _from_architecture(names: tuple[str, ...], trained: Kind | Literal["generate"] | None) -> tuple[Kind, str]:

@@ -54,17 +54,18 @@ class SparingPooler(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    """The states [L, H] and ids of all chunks so far."""
+    """The states [L, H] and ids of all chunks so far, and which tokens' vectors are given."""
 
     rows: Tensor
     ids: NDArray[np.int64]
     prompt_len: int
+    kept: NDArray[np.bool_]
 
     def whole(self) -> Cursor:
         """The sequence as if it had come in one piece."""
         lens = np.array([len(self.ids)], np.int64)
         zero = np.zeros(1, np.int64)
-        return Cursor(zero, lens, np.array([self.prompt_len]), zero, self.ids, (Run(0, 1, len(self.ids)),))
+        return Cursor(zero, lens, np.array([self.prompt_len]), zero, self.ids, (Run(0, 1, len(self.ids)),), self.kept)
 
 
 def carry(pooler: Pooler, hidden: Tensor, cursor: Cursor, carried: Any) -> Any:
@@ -73,9 +74,11 @@ def carry(pooler: Pooler, hidden: Tensor, cursor: Cursor, carried: Any) -> Any:
         new = pooler.partial(hidden, cursor)
         return new if carried is None else pooler.merge(carried, new)
     rows, ids = cursor.take_rows(hidden), cursor.ids[cursor.own_rows()]
+    kept = np.ones(len(ids), np.bool_) if cursor.kept is None else cursor.kept[cursor.own_rows()]
     if carried is not None:
         rows, ids = torch.cat([carried.rows, rows]), np.concatenate([carried.ids, ids])
-    return _Kept(rows if carried is not None else rows.clone(), ids, int(cursor.prompt_lens[0]))
+        kept = np.concatenate([carried.kept, kept])
+    return _Kept(rows if carried is not None else rows.clone(), ids, int(cursor.prompt_lens[0]), kept)
 
 
 def finish(pooler: Pooler, carried: Any, params: PoolingParams) -> Result:

@@ -18,7 +18,8 @@ class Cursor:
     ``starts`` and ``lens`` (int64 [n], host) give each sequence's rows; ``prompt_lens`` (int64 [n], host) how
     many of its first tokens are the prompt's; ``offsets`` (int64 [n], host) how many of a sequence's tokens
     came in earlier chunks (0 for whole sequences); ``ids`` (int64 [T], host) are the token ids of the whole batch;
-    ``runs`` are the neighbours of equal length. The rows of a selection are not the whole batch: what is counted
+    ``runs`` are the neighbours of equal length; ``kept`` (bool [T], host) flags the tokens whose vectors are given in
+    late interaction, None where it is all. The rows of a selection are not the whole batch: what is counted
     over "own rows" counts the sequences' rows alone, one sequence after the other.
     """
 
@@ -28,6 +29,7 @@ class Cursor:
     offsets: NDArray[np.int64]
     ids: NDArray[np.int64]
     runs: Sequence[Run]
+    kept: NDArray[np.bool_] | None = None
 
     def select(self, rows: Sequence[int]) -> "Cursor":
         """Return the cursor of some of the sequences (``rows`` ascending); their rows stay where they are."""
@@ -42,7 +44,7 @@ class Cursor:
                 runs[-1] = Run(former.start, former.num_seqs + 1, length)
             else:
                 runs.append(Run(start, 1, length))
-        return Cursor(starts, lens, self.prompt_lens[picked], self.offsets[picked], self.ids, tuple(runs))
+        return Cursor(starts, lens, self.prompt_lens[picked], self.offsets[picked], self.ids, tuple(runs), self.kept)
 
     def __len__(self) -> int:
         return len(self.lens)

@@ -223,6 +223,17 @@ def all_rows(hidden: Tensor, cursor: Cursor) -> TokenRows:
     return TokenRows(cursor.take_rows(hidden), cursor.lens)
 
 
+def kept_rows(hidden: Tensor, cursor: Cursor) -> TokenRows:
+    """The rows of tokens whose vectors count in late interaction."""
+    if cursor.kept is None:
+        return all_rows(hidden, cursor)
+    own = cursor.own_rows()
+    is_kept = cursor.kept[own]
+    index = np.repeat(np.arange(len(cursor)), cursor.lens)
+    rows = hidden[torch.from_numpy(own[is_kept]).to(hidden.device)]
+    return TokenRows(rows, np.bincount(index[is_kept], minlength=len(cursor)))
+
+
 def step_rows(tag_id: int) -> Callable[[Tensor, Cursor], TokenRows]:
     """Only the rows of tokens with id ``tag_id``: the ends of steps in process reward models."""
 

@@ -19,6 +19,7 @@ from forebay.layers.batch import FlatBatch
 from forebay.pooling.chunks import Pooler, carry, count_spare, finish
 from forebay.pooling.cursor import Cursor
 from forebay.pooling.heads import ClassifyHead, EmbedHead, Stage
+from forebay.pooling.maxsim import max_sim
 from forebay.pooling.methods import Method, Partial, TokenRows, all_rows
 from forebay.pooling.results import Matrices, Result, Vectors
 
@@ -184,11 +185,15 @@ class Model(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A model and its poolers by task: everything between tokens and outputs."""
+    """A model and its poolers by task: everything between tokens and outputs.
+
+    ``is_mean_score`` tells that scores of token vectors are divided by the number of the query's.
+    """
 
     model: Model
     poolers: Mapping[Task, Pooler]
     layer_mix: LayerMix | None = None
+    is_mean_score: bool = False
 
     def forward(self, batch: FlatBatch) -> Tensor:
         """Return the hidden states [T, H] that all poolers read."""
@@ -204,6 +209,10 @@ class Pipeline:
     def pool(self, task: Task, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Result:
         """Make one output of the hidden states [T, H] for the sequences of a cursor."""
         return self.poolers[task](hidden, cursor, params)
+
+    def score(self, query: Tensor, documents: Matrices) -> Tensor:
+        """Compare a query's vectors [q, d] with those of n documents: scores float32 [n]."""
+        return max_sim(query, documents.values, documents.lens, is_mean=self.is_mean_score)
 
     def carry(self, task: Task, hidden: Tensor, cursor: Cursor, carried: Any) -> Any:
         """Add a chunk of the cursor's one sequence to what was ``carried`` of it, None before the first."""

@@ -3,10 +3,12 @@
 ``to_host`` makes the transfer, once for all sequences of a step, and cuts the copy into rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -38,6 +40,15 @@ class Matrices:
 
     values: Tensor
     lens: NDArray[np.int64]
+
+    def select(self, places: Sequence[int]) -> "Matrices":
+        """The vectors of some sequences, in the order asked for; a view where it is all of them."""
+        if list(places) == list(range(len(self.lens))):
+            return self
+        starts = np.cumsum(self.lens) - self.lens
+        rows = [np.arange(starts[place], starts[place] + self.lens[place]) for place in places]
+        index = torch.from_numpy(np.concatenate(rows)).to(self.values.device)
+        return Matrices(self.values[index], self.lens[list(places)])
 
     def to_host(self) -> list[Row]:
         """n arrays [lens[i], d]; copies of their own, so that one kept row does not keep the step's."""

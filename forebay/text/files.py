@@ -32,7 +32,9 @@ class TokenizerFiles:
     """A tokenizer and what its configuration says: ``max_len`` is None where it says nothing.
 
     ``marker_ids`` are the ids of its cls, eos, pad and unk tokens: no words of the text. ``unknown_id`` is the last's.
-    ``has_types`` tells that the model gets its token types, ``ends`` which special tokens were added to the template.
+    ``has_types`` tells that the model gets its token types; ``filler_id`` is the id of its mask token or, where it has
+    none, its eos token, with which queries are filled up for late interaction;
+    ``ends`` tells which special tokens were added to the template.
     """
 
     tokenizer: Tokenizer
@@ -42,6 +44,7 @@ class TokenizerFiles:
     marker_ids: frozenset[int]
     unknown_id: int | None
     has_types: bool = True
+    filler_id: int | None = None
     ends: tuple[str, ...] = ()
 
 
@@ -64,7 +67,9 @@ def load_tokenizer(folder: Path, ends: Mapping[str, bool] | None = None) -> Toke
         unknown_id = tokenizer.token_to_id(unknown)
     marker_ids = {_id_of_role(role, tokenizer, config) for role in ("cls", "eos", "pad")} | {unknown_id}
     known = frozenset(id_ for id_ in marker_ids if id_ is not None)
-    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id, _has_types(config), added)
+    fillers = (_id_of_role("mask", tokenizer, config), _id_of_role("eos", tokenizer, config))
+    filler_id = next((id_ for id_ in fillers if id_ is not None), None)
+    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id, _has_types(config), filler_id, added)
 
 
 def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...]:

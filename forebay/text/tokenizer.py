@@ -5,7 +5,7 @@ Tokens come from the checkpoint's own fast tokenizer without special ones; the f
 are treated the same way. It knows no model and no task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,10 +15,11 @@ from tokenizers import Tokenizer, normalizers
 
 from forebay.core.errors import InputTooLong, InvalidRequest
 from forebay.core.params import TextParams
-from forebay.core.request import Item
+from forebay.core.request import Item, Reading
 from forebay.text.framed import FramedPairs, PairLimits
 from forebay.text.frames import Frame, read_frame
-from forebay.text.pairs import longest_first, read_pair_frame
+from forebay.text.late import LateSide
+from forebay.text.pairs import check_pairs, longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
 
@@ -33,6 +34,7 @@ _MAX_CHARS_A_TOKEN = 2048
 _MIN_CHARS = 4096
 _MARGIN = 256
 _NO_LIMIT = 1 << 40
+_NO_RULES = LateSide()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Encoded:
     ``ids[i]`` int32 with special tokens; ``truncated`` bool [n]; ``prompt_lens`` (int64 [m]) tells how many first
     tokens of each, special ones included, stand for the prompt and are left out of pooling; all 0 where prompts
     are pooled too. ``owners`` int64 [m] are the sequences' items. ``type_ids[i]`` int32 are the types of sequence i's
-    tokens; None where all are 0.
+    tokens; None where all are 0. ``readings`` are how sequences are read for late interaction, None in other models.
     """
 
     ids: list[Ids]
@@ -50,6 +52,7 @@ class Encoded:
     prompt_lens: NDArray[np.int64]
     owners: NDArray[np.int64]
     type_ids: list[Ids] | None = None
+    readings: list[Reading] | None = None
 
 
 def lowercase_first(tokenizer: Tokenizer) -> None:
@@ -65,8 +68,9 @@ class TextTokenizer:
     ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths;
     ``split_len`` is how many tokens of a long text are read by windows (None: it is cut), each of which repeats the
     last ``overlap`` tokens of the one before it; ``unknown_id`` is the id of what the vocabulary lacks; ``num_types``
-    the number of token types that the model tells apart; ``template`` makes one text of a pair; ``frames_once`` leaves
-    out a special token that the text has at that end already.
+    the number of token types that the model tells apart; ``late`` are the two sides of late interaction, in models
+    for it: a text of no side is read as a document; ``template`` makes one text of a pair; ``frames_once`` leaves out
+    a special token that the text has at that end already.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -84,6 +88,7 @@ class TextTokenizer:
         num_types: int = 1,
         template: PairTemplate | None = None,
         frames_once: bool = False,
+        late: Mapping[str, LateSide] | None = None,
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -100,6 +105,7 @@ class TextTokenizer:
         self._no_frame = no_frame
         self._pair_frame = read_pair_frame(tokenizer) if has_specials else None
         self._num_types = num_types
+        self._late = late
         self._framed = None if template is None else FramedPairs(tokenizer, template, self._encode_batch)
         self._frames_once = frames_once
 
@@ -115,19 +121,21 @@ class TextTokenizer:
         model was loaded so.
         """
         frame = self._frame if params.add_special_tokens else self._no_frame
-        room = min(self._room(params, len(frame)), _side_limit(params))
+        late = self._late_side(params)
+        num_specials = len(frame) + len(late.marker)
+        room = min(self._room(params, num_specials, late), _side_limit(params))
         side = params.truncation_side or self._side
-        limit = room if self.split_len is None or not splits else max(room, self.split_len - len(frame))
+        limit = room if self.split_len is None or not splits else max(room, self.split_len - num_specials)
         bodies, was_cut = self._bodies(items, params, prompt, limit, side)
         num_body = np.fromiter((len(body) for body in bodies), np.int64, len(bodies))
         truncated = (num_body > limit) | was_cut
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
-            found = f"has {int(num_body[index]) + len(frame)} tokens or more"
+            found = f"has {int(num_body[index]) + num_specials} tokens or more"
             if num_body[index] <= limit:
                 found = "has too many characters to be read whole, however few tokens they are"
             raise InputTooLong(
-                f"input[{index}] {found}, but at most {limit + len(frame)} tokens are read; send a shorter text, or "
+                f"input[{index}] {found}, but at most {limit + num_specials} tokens are read; send a shorter text, or "
                 "allow truncation",
                 index=index,
             )
@@ -141,7 +149,18 @@ class TextTokenizer:
         window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
         wrap = frame.wrap_once if self._frames_once else frame.wrap
         ids = [wrap(window) for parts in windows for window in parts]
-        return Encoded(ids, truncated, window_prompt_lens, np.repeat(np.arange(len(items)), counts))
+        readings = None
+        if self._late is not None:
+            completed = [late.complete(row, self.max_len) for row in ids]
+            ids, readings = [row for row, _ in completed], [reading for _, reading in completed]
+        owners = np.repeat(np.arange(len(items)), counts)
+        return Encoded(ids, truncated, window_prompt_lens, owners, readings=readings)
+
+    def _late_side(self, params: TextParams) -> LateSide:
+        """The side whose rules a request's texts follow; without special tokens, or in other models, no rule."""
+        if self._late is None or not params.add_special_tokens:
+            return _NO_RULES
+        return self._late["query" if params.input_type == "query" else "document"]
 
     def encode_pairs(self, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str) -> Encoded:
         """Tokenize pairs of texts, ``prompt`` before the first ones. Raises as ``encode`` does.
@@ -190,7 +209,7 @@ class TextTokenizer:
         self, framed: FramedPairs, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str
     ) -> Encoded:
         """Tokenize pairs by the template; a prompt is its instruction."""
-        _check_pairs(firsts, seconds)
+        check_pairs(firsts, seconds)
         limits = PairLimits(
             min(params.max_tokens or self.max_len, self.max_len),
             params.max_tokens_per_query,
@@ -212,7 +231,7 @@ class TextTokenizer:
         self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side
     ) -> tuple[list[Ids], NDArray[np.bool_], list[Ids], NDArray[np.bool_]]:
         """Token ids of all first and all second texts, and which texts were cut before."""
-        _check_pairs(firsts, seconds)
+        check_pairs(firsts, seconds)
         texts = [*(f"{prompt}{first}" for first in firsts), *seconds]
         place_of = {text: place for place, text in enumerate(dict.fromkeys(texts))}
         bodies, was_cut = self._encode_texts(list(place_of), room, side)
@@ -221,9 +240,9 @@ class TextTokenizer:
         found, num = [bodies[place] for place in places], len(firsts)
         return found[:num], flags[:num], found[num:], flags[num:]
 
-    def _room(self, params: TextParams, num_specials: int) -> int:
+    def _room(self, params: TextParams, num_specials: int, late: LateSide = _NO_RULES) -> int:
         """Tokens that are read beside the special ones."""
-        max_len = min(params.max_tokens or self.max_len, self.max_len)
+        max_len = late.limit(min(params.max_tokens or self.max_len, self.max_len))
         if max_len < num_specials:
             raise InvalidRequest(
                 f"max_tokens is {max_len}, but the model's special tokens alone take {num_specials}", field="max_tokens"
@@ -329,7 +348,7 @@ class TextTokenizer:
                 index=index,
             )
         body = ids.astype(np.int32)
-        return self._frame.unwrap(body) if params.add_special_tokens else body
+        return self._late_side(params).strip(self._frame.unwrap(body)) if params.add_special_tokens else body
 
     def _prompt_lens(
         self, items: Sequence[Item], prompt: str, frame: Frame, num_cut: NDArray[np.int64]
@@ -352,12 +371,6 @@ def split(ids: Ids, size: int, overlap: int = 0) -> list[Ids]:
     """
     overlap = min(overlap, size // 2)
     return [ids[start : start + size] for start in range(0, max(len(ids) - overlap, 1), size - overlap)]
-
-
-def _check_pairs(firsts: Sequence[Item], seconds: Sequence[str]) -> None:
-    for index, pair in enumerate(zip(firsts, seconds, strict=True)):
-        if not all(isinstance(text, str) for text in pair):
-            raise InvalidRequest(f"input[{index}] is not a pair of texts; token ids can't be paired", index=index)
 
 
 def _side_limit(params: TextParams) -> int:

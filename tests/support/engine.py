@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forebay.core.params import PoolingParams
-from forebay.core.request import Lane, Reply
+from forebay.core.request import Lane, Reading, Reply
 from forebay.core.tasks import Task
 from forebay.engine.pack import pack
 from forebay.engine.sequence import Job, SequenceTraits
@@ -38,6 +38,7 @@ class Tokens:
     prompt_lens: NDArray[np.int64]
     owners: NDArray[np.int64]
     type_ids: list[NDArray[np.int32]] | None = None
+    readings: list[Reading] | None = None
 
 
 def make_job(

@@ -74,6 +74,8 @@ def load_tokenizer(folder: Path, ends: Mapping[str, bool] | None = None) -> Toke
 
 def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Put the tokens around a text that its configuration asks for and tokenizer.json, taken literally, lacks."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     missing: dict[str, int] = {}
     for role in ("bos", "eos"):
         id_ = _id_of_role(role, tokenizer, config) if config.get(f"add_{role}_token") is True else None

@@ -134,7 +134,7 @@ def test_model_overrides(tmp_path: Path, name: str) -> None:
         ),
         (
             {"transformer_task": "sequence-classification", "modality_config": LOGITS | {"message": {}}},
-            "'modality_config' has 'text', 'message'",
+            "message: 'method' is null",
         ),
         ({"transformer_task": 1}, "'transformer_task' is 1, expected a text"),
         ({"module_output_name": "sentence_embedding"}, "'module_output_name' is 'sentence_embedding'"),

@@ -43,6 +43,9 @@ class Program:
     ) -> None:
         """Run a step; ``out`` is [1, T, width] for the last state or [states, T, width] for all."""
 
+def weighted_sums(rows: Floats, starts: Ids, lens: Ids, weights: Floats, out: Floats) -> None:
+    """Put the sums of weights [sum(lens)] times rows [T, H] over each segment into ``out`` [n, H]."""
+
 def run_linear(
     x: Floats, weights: PackedLinear, residual: Floats | None, activation: Activation, out: Floats
 ) -> None: ...

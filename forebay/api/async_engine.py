@@ -267,6 +267,8 @@ def _check_items(request: Request) -> None:
                 index=index,
             )
     _check_against(request)
+    if request.pooling.pool_factor is not None and request.text.input_type == "query":
+        raise InvalidRequest("token vectors of documents are joined, never a query's", field="pool_factor")
     if request.seconds is None:
         return
     if request.pooling.outputs != (Task.CLASSIFY,):

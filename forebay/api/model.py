@@ -118,13 +118,22 @@ class PoolingModel:
         dimensions: int | None = None,
         use_activation: bool | None = None,
         chunk_size: int | None = None,
+        pool_factor: int | None = None,
         **options: Unpack[TextOptions],
     ) -> TokenEmbeddingOutput:
         """Embed every token, special ones included: float32 [tokens, dim] for each text.
 
-        ``chunk_size`` averages windows of so many tokens instead (late chunking) and tells their characters.
+        ``chunk_size`` averages windows of so many tokens instead (late chunking) and tells their characters;
+        ``pool_factor`` joins a document's vectors by likeness to about one for so many. Models for late interaction
+        read texts as queries or documents, by ``input_type``, and leave out vectors as their checkpoints say.
         """
-        pooling = PoolingParams((Task.TOKEN_EMBED,), dimensions, use_activation=use_activation, chunk_size=chunk_size)
+        pooling = PoolingParams(
+            (Task.TOKEN_EMBED,),
+            dimensions,
+            use_activation=use_activation,
+            chunk_size=chunk_size,
+            pool_factor=pool_factor,
+        )
         output = self._make(texts, pooling, options)[Task.TOKEN_EMBED]
         assert isinstance(output, TokenEmbeddingOutput)
         return output

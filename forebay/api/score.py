@@ -20,6 +20,7 @@ from forebay.core.info import ModelInfo
 from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import Matrix, Reply, Request, Scorable, ScoreReply, ScoreRequest, Timings
 from forebay.core.tasks import ScoreType, Task
+from forebay.pooling.maxsim import max_sim
 from forebay.pooling.similarity import compare
 
 Submit = Callable[[Request], "Future[Reply]"]
@@ -187,7 +188,8 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
         second = submit(_request(request, items, pooling, _document_text(request.text), against=against))  # type: ignore[arg-type]
 
         def make() -> ScoreReply:
-            return _late_reply(request, queries, query_side, first.result(), second.result(), todo)
+            is_mean = info.similarity == "meanmaxsim"
+            return _late_reply(request, queries, query_side, (first.result(), second.result()), todo, is_mean=is_mean)
 
         def end(error: BaseException) -> None:
             fail(whole, _moved(error, todo[_index_of(error)]) if _index_of(error) is not None else error)  # type: ignore[index]
@@ -207,14 +209,16 @@ def _late_reply(
     request: ScoreRequest,
     queries: list[Matrix | None],
     query_side: Side,
-    first: Reply,
-    second: Reply,
+    replies: tuple[Reply, Reply],
     todo: list[int],
+    *,
+    is_mean: bool,
 ) -> ScoreReply:
+    second = replies[1]
     num = len(request.documents)
     texts = np.full(num, -1, np.int64)
     texts[todo] = np.arange(len(todo))
-    notes = _Notes.join((query_side, Side([], texts)), (first, second))
+    notes = _Notes.join((query_side, Side([], texts)), replies)
     scores = np.full(num, np.nan, np.float32)
     for place, index in enumerate(todo):
         row = second.rows[place]
@@ -225,14 +229,13 @@ def _late_reply(
         if queries[index] is not None:
             by_query.setdefault(id(queries[index]), []).append(index)
     for group in by_query.values():
-        scores[group] = _max_sim(queries[group[0]], [request.documents[index] for index in group])  # type: ignore[arg-type,misc]
+        documents: list[Matrix] = [request.documents[index] for index in group]  # type: ignore[misc]
+        scores[group] = _max_sim(queries[group[0]], documents, is_mean=is_mean)  # type: ignore[arg-type]
     return notes.reply(scores)
 
 
-def _max_sim(query: Matrix, documents: list[Matrix]) -> Floats:
+def _max_sim(query: Matrix, documents: list[Matrix], *, is_mean: bool) -> Floats:
     """Compare given token vectors."""
-    from forebay.pooling.maxsim import max_sim
-
     for document in documents:
         if document.shape[1] != query.shape[1]:
             raise InvalidRequest(
@@ -240,7 +243,9 @@ def _max_sim(query: Matrix, documents: list[Matrix]) -> Floats:
                 field="documents",
             )
     lens = np.array([len(document) for document in documents], np.int64)
-    scores: Floats = max_sim(torch.from_numpy(query), torch.from_numpy(np.concatenate(documents)), lens).numpy()
+    scores: Floats = max_sim(
+        torch.from_numpy(query), torch.from_numpy(np.concatenate(documents)), lens, is_mean=is_mean
+    ).numpy()
     return scores
 
 
@@ -261,6 +266,7 @@ def _request(
         deadline=request.deadline,
         seconds=seconds,
         against=against,
+        cache_salt=request.cache_salt,
     )
 
 

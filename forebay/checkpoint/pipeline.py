@@ -40,7 +40,6 @@ from forebay.checkpoint.stages import (
     SpladePoolingStage,
     Stage,
     StaticEmbeddingStage,
-    TokenPoolingStage,
     TransformerStage,
     WeightedLayerPoolingStage,
 )
@@ -249,24 +248,6 @@ def _read_mask(folder: Path, root: Path) -> MultiVectorMaskStage:
     return MultiVectorMaskStage(tuple(words or ()), ("document",) if sides is None else tuple(sides), tuple(ids or ()))
 
 
-def _read_token_pooling(folder: Path, root: Path) -> TokenPoolingStage:
-    document = read_document(folder / "config.json", root)
-    factor = document.optional("pool_factor", object)
-    factor = 1.0 if factor is None else factor
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor >= 1:
-        raise document.refuse("pool_factor", f"is {describe(factor)}, expected a number of at least 1")
-    protected = document.optional("num_protected_tokens", int)
-    sides = document.optional("tasks", list)
-    if sides is not None and not all(isinstance(side, str) for side in sides):
-        raise document.refuse("tasks", "must be a list of texts")
-    return TokenPoolingStage(
-        float(factor),
-        1 if protected is None else protected,
-        document.optional("normalize_embeddings", bool) or False,
-        ("document",) if sides is None else tuple(sides),
-    )
-
-
 def _feature(document: Document, name: str, default: str) -> str:
     """Return the feature that a field names."""
     feature = document.optional(name, str) or default
@@ -355,7 +336,6 @@ PROJECTION = "linear.weight"
 
 STAGES: dict[str, Reader] = {
     "MultiVectorMask": _read_mask,
-    "HierarchicalTokenPooling": _read_token_pooling,
     "Transformer": _read_transformer,
     "MLMTransformer": _read_mlm_transformer,
     "StaticEmbedding": _read_static,

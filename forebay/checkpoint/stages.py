@@ -152,17 +152,6 @@ class MultiVectorMaskStage:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPoolingStage:
-    """Joins ``token_embeddings`` of documents into one for about ``factor`` of them, the first ``num_protected``
-    left alone; ``is_normalized`` scales the results to unit length."""
-
-    factor: float
-    num_protected: int
-    is_normalized: bool
-    sides: tuple[str, ...] = ("document",)
-
-
-@dataclass(frozen=True, slots=True)
 class RouterStage:
     """Sends a text through one of several pipelines, chosen by (task, modality), where None matches anything."""
 
@@ -183,7 +172,6 @@ Stage = (
     | NormalizeStage
     | LogitScoreStage
     | MultiVectorMaskStage
-    | TokenPoolingStage
     | RouterStage
 )
 
@@ -195,7 +183,7 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
             return None, {"sequence-classification": SCORES, "text-generation": CAUSAL_LOGITS}.get(stage.task, TOKENS)
         case StaticEmbeddingStage() | SparseStaticEmbeddingStage():
             return None, SENTENCE
-        case WeightedLayerPoolingStage() | MultiVectorMaskStage() | TokenPoolingStage():
+        case WeightedLayerPoolingStage() | MultiVectorMaskStage():
             return TOKENS, TOKENS
         case PoolingStage() | SpladePoolingStage():
             return TOKENS, SENTENCE

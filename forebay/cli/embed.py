@@ -41,6 +41,9 @@ def embed(
     chunk_size: Annotated[
         int | None, typer.Option(min=1, help="With tokens: one vector a window of so many tokens, and its characters.")
     ] = None,
+    pool_factor: Annotated[
+        int | None, typer.Option(min=1, help="With tokens: join a document's vectors, by likeness, to one for so many.")
+    ] = None,
     max_active_dims: Annotated[
         int | None, typer.Option(min=1, help="With sparse: keep so many entries, the heaviest.")
     ] = None,
@@ -58,6 +61,7 @@ def embed(
         use_activation=False if raw else None,
         chunk_size=chunk_size,
         max_active_dims=max_active_dims,
+        pool_factor=pool_factor,
     )
     return job.run(tuple(files or ()), bulk, make_kind(output, pooling, has_tokens=tokens))
 
@@ -73,6 +77,7 @@ def make_kind(output: EmbedOutput, pooling: PoolingParams, *, has_tokens: bool) 
         "dimensions": pooling.dimensions,
         "truncate-dim": pooling.truncate_dim,
         "chunk-size": pooling.chunk_size,
+        "pool-factor": pooling.pool_factor,
         "max-active-dims": pooling.max_active_dims,
         "tokens": has_tokens,
         "raw": pooling.use_activation is False,

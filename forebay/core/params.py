@@ -111,7 +111,8 @@ class PoolingParams:
     ``truncate_dim`` slices last and normalises no more (sentence-transformers' meaning). ``use_activation``
     overrides what the checkpoint says: normalisation of embeddings, the activation of scores; False gives raw
     numbers. ``chunk_size`` averages token vectors over windows of so many tokens (late chunking).
-    ``max_active_dims`` keeps the largest entries of a sparse vector.
+    ``max_active_dims`` keeps the largest entries of a sparse vector. ``pool_factor`` joins a document's token vectors,
+    by likeness, to about one for so many of them.
     """
 
     outputs: tuple[Task, ...] = (Task.EMBED,)
@@ -120,10 +121,11 @@ class PoolingParams:
     use_activation: bool | None = None
     chunk_size: int | None = None
     max_active_dims: int | None = None
+    pool_factor: int | None = None
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field does not fit the outputs or the model."""
-        check_types(self, dict.fromkeys(("dimensions", "truncate_dim", "chunk_size", "max_active_dims"), int))
+        check_types(self, dict.fromkeys(("dimensions", "truncate_dim", *_COUNTS), int))
         check_types(self, {"use_activation": bool})
         if not self.outputs:
             raise InvalidRequest("no output is asked for; name at least one task", field="outputs")
@@ -136,7 +138,7 @@ class PoolingParams:
         self._check_fields()
         for name in ("dimensions", "truncate_dim"):
             self._check_size(name, abilities)
-        for name in ("chunk_size", "max_active_dims"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequest(f"{name} is {value}; expected at least 1", field=name)
@@ -150,6 +152,11 @@ class PoolingParams:
                     f"'{name}' means nothing to {tasks}; understood there: {', '.join(sorted(allowed)) or 'none'}",
                     field=name,
                 )
+        if self.pool_factor is not None and self.chunk_size is not None:
+            raise InvalidRequest(
+                "'chunk_size' and 'pool_factor' exclude each other: the first joins neighbours, the second what is alike",
+                field="pool_factor",
+            )
         if self.dimensions is not None and self.truncate_dim is not None:
             raise InvalidRequest(
                 "'dimensions' and 'truncate_dim' exclude each other: the first normalises after the slice, "
@@ -171,7 +178,8 @@ class PoolingParams:
 
 
 _SIDE_LIMITS = ("max_tokens_per_query", "max_tokens_per_doc")
-_OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", "chunk_size", "max_active_dims")
+_COUNTS = ("chunk_size", "max_active_dims", "pool_factor")
+_OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", *_COUNTS)
 
 
 def check_types(params: object, kinds: Mapping[str, type]) -> None:

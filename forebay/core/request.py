@@ -118,7 +118,7 @@ Scorable = str | Matrix
 class ScoreRequest:
     """How well does each query match its document? Both lists are of one length, or there is one query for all.
 
-    ``use_activation`` False asks a cross-encoder for its logits.
+    ``use_activation`` False asks a cross-encoder for its logits; ``cache_salt`` is a Request's.
     """
 
     queries: Sequence[Scorable]
@@ -127,6 +127,7 @@ class ScoreRequest:
     text: TextParams = field(default_factory=TextParams)
     lane: Lane = Lane.INTERACTIVE
     deadline: float | None = None
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

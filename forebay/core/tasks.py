@@ -39,7 +39,7 @@ SCORE_TYPE_OF_TASK: dict[Task, ScoreType] = {
 ALLOWED_PARAMS: dict[Task, frozenset[str]] = {
     Task.EMBED: frozenset({"dimensions", "truncate_dim", "use_activation"}),
     Task.CLASSIFY: frozenset({"use_activation"}),
-    Task.TOKEN_EMBED: frozenset({"dimensions", "use_activation", "chunk_size"}),
+    Task.TOKEN_EMBED: frozenset({"dimensions", "use_activation", "chunk_size", "pool_factor"}),
     Task.TOKEN_CLASSIFY: frozenset({"use_activation"}),
     Task.SPARSE: frozenset({"max_active_dims"}),
     Task.PLUGIN: frozenset(),

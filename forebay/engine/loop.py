@@ -158,6 +158,9 @@ class Engine:
         num_read = sum(seq.num_read for seq in step.sequences if seq.table and seq.start == seq.num_read)
         pool = None if self._prefill is None else self._prefill.pool
         num_held = 0 if pool is None else pool.num_held
+        if self._runner.device.type == "cpu":
+            with self._wakeup:
+                self._scheduler.note_speed(step.num_tokens, ran.forward_seconds)
         self._take(ran)
         self._add_back([seq for seq in step.sequences if not seq.is_last_chunk])
         queued_sequences, queued_tokens = self.count_queued()
@@ -165,7 +168,7 @@ class Engine:
             StepDone(
                 num_sequences=len(step.sequences),
                 num_tokens=step.num_tokens,
-                budget=self._limits.max_step_tokens,
+                budget=step.budget,
                 pack_seconds=ran.pack_seconds,
                 forward_seconds=ran.forward_seconds,
                 queued_sequences=queued_sequences,

@@ -45,7 +45,7 @@ class Runner:
 
     def __init__(self, pipelines: Mapping[str, Pipeline], device: torch.device) -> None:
         self._pipelines = pipelines
-        self._device = device
+        self.device = device
         self._pools: dict[str, KVPool] = {}
 
     @property
@@ -57,7 +57,7 @@ class Runner:
         """Make room for the keys and values of so many blocks in each model; returns the bytes reserved."""
         models: dict[int, Any] = {id(pipeline.model): pipeline.model for pipeline in self._pipelines.values()}
         pools = {
-            key: KVPool.reserve(model, num_blocks, _dtype_of(model), self._device, block_size=block_size)
+            key: KVPool.reserve(model, num_blocks, _dtype_of(model), self.device, block_size=block_size)
             for key, model in models.items()
         }
         self._pools = {route: pools[id(pipeline.model)] for route, pipeline in self._pipelines.items()}
@@ -71,7 +71,7 @@ class Runner:
     def run(self, sequences: Seq[Sequence]) -> Ran:
         """Compute all sequences, which must share a route, in one forward pass."""
         start = time.perf_counter()
-        packed = pack(sequences, self._device, self._pools.get(sequences[0].route))
+        packed = pack(sequences, self.device, self._pools.get(sequences[0].route))
         packed_at = time.perf_counter()
         results = list(self._results(packed, self._pipelines[sequences[0].route]))
         return Ran(results, packed_at - start, time.perf_counter() - packed_at)

@@ -20,11 +20,17 @@ from forebay.engine.sequence import Job, Sequence
 # How many sequences that do not fit are looked past for one that does.
 _LOOKAHEAD = 64
 
+# An interactive text waits at most for the bulk step under way; so long may it take, where it has more than so many
+# tokens. Shorter steps would cost throughput.
+_BULK_SECONDS = 0.03
+_LEAST_BULK_TOKENS = 512
+
 
 @dataclass(slots=True)
 class Step:
     """The sequences of one forward pass, all of one route, and the jobs dropped while they were chosen."""
 
+    budget: int
     sequences: list[Sequence] = field(default_factory=list)
     num_tokens: int = 0
     dropped: dict[Job, None] = field(default_factory=dict)  # a set that keeps its order
@@ -38,6 +44,8 @@ class Scheduler:
         self._limits = limits
         self._prefill = prefill
         self._queues: dict[Lane, deque[Sequence]] = {lane: deque() for lane in Lane}
+        self._bulk_tokens = limits.max_step_tokens
+        self._speed: float | None = None  # tokens a second
         self._held_since: float | None = None  # since when interactive steps have held back the bulk lane
         self.num_sequences = 0
         self.num_tokens = 0
@@ -58,10 +66,20 @@ class Scheduler:
         self.num_sequences += len(sequences)
         self.num_tokens += sum(len(seq.ids) - seq.start for seq in sequences)
 
+    def note_speed(self, num_tokens: int, seconds: float) -> None:
+        """Size the bulk lane's steps by time, from how long the last step took; for devices where steps are slow."""
+        if num_tokens < _LEAST_BULK_TOKENS // 2 or seconds <= 0:
+            return  # what a step costs by itself would count for too much
+        speed = num_tokens / seconds
+        self._speed = speed if self._speed is None else self._speed + (speed - self._speed) / 4
+        wish = max(_LEAST_BULK_TOKENS, int(self._speed * _BULK_SECONDS))
+        self._bulk_tokens = min(wish, self._limits.max_step_tokens)
+
     def schedule(self, now: float) -> Step:
         """Take the next step's sequences out of the queue; an empty step means that nothing waits."""
-        step = Step()
+        step = Step(self._limits.max_step_tokens)
         for lane in self._order(now):
+            step.budget = self._bulk_tokens if lane is Lane.BULK else self._limits.max_step_tokens
             self._fill(step, self._queues[lane], now)
             if step.sequences:
                 self._note_served(lane, now)
@@ -128,7 +146,7 @@ class Scheduler:
         start = step.starts.get(seq.key)
         if start is not None and (self._prefill is None or self._prefill.ride(seq, start)):
             return 0
-        left = self._limits.max_step_tokens - step.num_tokens
+        left = self._limits.max_step_tokens if is_first else step.budget - step.num_tokens
         num_tokens = self._plan(seq, left, is_first=is_first)
         if num_tokens is not None and not seq.is_cut:
             step.starts[seq.key] = seq.start

@@ -27,6 +27,11 @@ _OFF = ("0", "off", "no", "false")
 _OWN_CHOICE = ("", "1", "on", "yes", "true")
 
 
+def is_wanted() -> bool:
+    """Tell that the extension is there and not switched off."""
+    return extension is not None and os.environ.get(SWITCH, "").lower() not in _OFF
+
+
 class Kernels(NamedTuple):
     """The instruction set that will run, or "" and why none does."""
 

@@ -238,6 +238,13 @@ def _choose_score_type(task: Task, num_labels: int, log: Log) -> ScoreType | Non
     return score_type
 
 
+def _similarity(spec: ModelSpec, abilities: Abilities) -> str:
+    """How texts are compared: embeddings as the checkpoint says, token vectors by the sum or the mean of the best."""
+    if abilities.score_type is not ScoreType.LATE_INTERACTION or spec.late is not None:
+        return spec.similarity
+    return "meanmaxsim" if spec.extra_heads else "maxsim"
+
+
 def _make_info(location: Location, spec: ModelSpec, plan: Plan, abilities: Abilities, loader: Loader) -> ModelInfo:
     backbone = next(iter(plan.routes.values())).backbone
     if isinstance(backbone, TransformerStage):
@@ -253,7 +260,7 @@ def _make_info(location: Location, spec: ModelSpec, plan: Plan, abilities: Abili
         abilities=abilities,
         prompts=spec.prompts,
         default_prompt_name=spec.default_prompt_name,
-        similarity=spec.similarity,
+        similarity=_similarity(spec, abilities),
         num_parameters=loader.num_parameters,
         decisions=(Decision("checkpoint", str(location.path), location.source), *loader.log.decisions),
     )

@@ -25,7 +25,6 @@ from forebay.checkpoint.stages import (
     MultiVectorMaskStage,
     SparseStaticEmbeddingStage,
     SpladePoolingStage,
-    TokenPoolingStage,
     features_of,
     name_of,
 )
@@ -77,7 +76,6 @@ class RoutePlan:
     reranker: RerankerFamily | None = None
     rows: tuple[int, ...] = ()
     step_tag: str | int | None = None
-    token_pooling: TokenPoolingStage | None = None
 
     @property
     def other_tensors(self) -> frozenset[str]:
@@ -238,7 +236,6 @@ def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> Rou
 def _plan_late(label: str, backbone: Backbone, rest: tuple[Stage, ...], log: Log) -> RoutePlan:
     """Stages on tokens alone; what the mask leaves out is told by the reading of texts."""
     stages = [stage for stage in rest if not isinstance(stage, MultiVectorMaskStage)]
-    pooling = stages.pop() if stages and isinstance(stages[-1], TokenPoolingStage) else None
     is_normalized = bool(stages) and isinstance(stages[-1], NormalizeStage)
     stages = stages[:-1] if is_normalized else stages
     chain: list[VectorStage] = []
@@ -255,7 +252,6 @@ def _plan_late(label: str, backbone: Backbone, rest: tuple[Stage, ...], log: Log
         "late",
         vector_stages=tuple(chain),
         is_normalized=is_normalized,
-        token_pooling=pooling if isinstance(pooling, TokenPoolingStage) else None,
     )
 
 

@@ -70,7 +70,7 @@ def _build_classifier(
         use_activation=overrides.use_activation is not False,
     )
     if route.kind in ("sequence", "yes_no"):
-        poolers: dict[Task, Pooler] = {Task.CLASSIFY: ClassifyPooler(_row_of(loader, route, overrides), head)}
+        poolers: dict[Task, Pooler] = {Task.CLASSIFY: ClassifyPooler(_row_of(loader, route, model, overrides), head)}
         if route.head == "reward":
             poolers[Task.TOKEN_CLASSIFY] = TokenClassifyPooler(all_rows, head)
         return Built(Pipeline(model, poolers), labels=labels)
@@ -101,7 +101,7 @@ def _labels_and_activation(route: RoutePlan, spec: ModelSpec) -> tuple[tuple[str
     return labels, choose_activation(problem_type_of(config), spec.classifier_activation, source, len(labels))
 
 
-def _row_of(loader: Loader, route: RoutePlan, overrides: PoolerConfig) -> Method:
+def _row_of(loader: Loader, route: RoutePlan, model: Encoder, overrides: PoolerConfig) -> Method:
     """The row of a sequence that its classifier reads."""
     assert isinstance(route.backbone, TransformerStage)
     wish = overrides.sequence_methods
@@ -111,8 +111,8 @@ def _row_of(loader: Loader, route: RoutePlan, overrides: PoolerConfig) -> Method
         loader.log.say("pooling", wish[0], "user")
         return METHODS[wish[0]]
     if route.head == "sequence":
-        loader.log.say("pooling", "CLS", "what the architecture's head reads")
-        return METHODS["CLS"]
+        loader.log.say("pooling", model.head_method, "what the architecture's head reads")
+        return METHODS[model.head_method]
     padding = route.backbone.config.get("pad_token_id")
     if route.kind == "yes_no" or not isinstance(padding, int):
         loader.log.say("pooling", "LAST", "what the answer stands behind" if route.rows else "no padding id")

@@ -107,11 +107,12 @@ class Encoder(nn.Module, ABC):
     """Bidirectional encoder: reads whole sequences, gives one state a token.
 
     ``max_len`` is the number of tokens that the architecture itself can read (its positions), special ones
-    included, or None where it has no limit.
+    included, or None where it has no limit. ``head_method`` is the pooling method whose rows a classifier reads.
     """
 
     naming: ClassVar[Naming]
     heads: ClassVar[Mapping[HeadKind, HeadNames]] = {}
+    head_method: str = "CLS"
     hidden_size: int
     num_layers: int
     vocab_size: int
@@ -139,6 +140,10 @@ class Encoder(nn.Module, ABC):
         """Token types that the model tells apart; 1 where it knows none."""
         table = getattr(getattr(self, "embeddings", None), "types", None)
         return 1 if table is None else int(table.num_embeddings)
+
+    def make_head(self, kind: HeadKind, num_labels: int) -> nn.Module | None:
+        """A head of the architecture's own; None where the usual one of that kind serves."""
+        return None
 
     def position_ids(self, batch: FlatBatch) -> Tensor:
         """Rows of the position table [T]."""

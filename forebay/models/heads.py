@@ -108,12 +108,13 @@ def attach_head(
         known = ", ".join(encoder.heads) or "none"
         raise UnsupportedCheckpoint(f"this architecture has no head for '{kind}'; it has: {known}")
     activation = names.activation or read(config, "hidden_act", str, read(config, "activation", str, "gelu"))
-    match kind:
+    encoder.head = encoder.make_head(kind, num_labels)
+    match kind if encoder.head is None else None:
         case "sequence" | "reward":
             encoder.head = SequenceHead(encoder.hidden_size, num_labels, activation)
         case "token" | "score":
             encoder.head = TokenHead(encoder.hidden_size, num_labels, has_bias=has_bias)
-        case _:
+        case "masked_lm":
             encoder.head = MaskedLMHead(encoder, activation, read(config, "layer_norm_eps", float, 1e-12))
     outside = {**encoder.naming.outside, **_in_head(names.modules)}
     return replace(encoder.naming, outside=outside, spare=_in_head(names.spare))

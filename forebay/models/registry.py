@@ -20,6 +20,7 @@ ENCODERS: dict[str, tuple[str, str]] = {
     "llama": ("forebay.models.llama", "Llama"),
     "llama_bidirec": ("forebay.models.llama", "Llama"),
     "mistral": ("forebay.models.mistral", "Mistral"),
+    "modernbert": ("forebay.models.modernbert", "ModernBert"),
     "mpnet": ("forebay.models.mpnet", "MPNet"),
     "qwen2": ("forebay.models.qwen2", "Qwen2"),
     "qwen3": ("forebay.models.qwen3", "Qwen3"),

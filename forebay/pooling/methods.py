@@ -16,10 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from forebay.layers.segments import weighted_sums
 from forebay.pooling.cursor import Cursor
-
-# A slab of rows is brought to float32 at a time, so that no whole copy of the batch ever stands in memory.
-_SLAB_ROWS = 4096
 
 # The weight of a row that stands in until the wanted one comes, which has 1.
 _FALLBACK = 0.5
@@ -65,20 +63,7 @@ class Method:
 
 def _weighted_sum(hidden: Tensor, cursor: Cursor, weights: NDArray[np.int64]) -> Partial:
     """Sum of weights [own rows] times rows over each sequence, accumulated in float32."""
-    out = hidden.new_zeros(len(cursor), hidden.shape[1], dtype=torch.float32)
-    row_weights = torch.from_numpy(weights.astype(np.float32)).to(hidden.device)
-    first = own = 0
-    for run in cursor.runs:
-        if run.length:
-            slab = max(1, _SLAB_ROWS // run.length)
-            rows = hidden[run.rows].view(run.num_seqs, run.length, -1)
-            size = run.num_seqs * run.length
-            run_weights = row_weights[own : own + size].view(run.num_seqs, 1, run.length)
-            own += size
-            for at in range(0, run.num_seqs, slab):
-                sums = torch.bmm(run_weights[at : at + slab], rows[at : at + slab].float())
-                out[first + at : first + at + len(sums)] = sums[:, 0]
-        first += run.num_seqs
+    out = weighted_sums(hidden, cursor.starts, cursor.lens, cursor.runs, weights.astype(np.float32))
     index = np.repeat(np.arange(len(cursor)), cursor.lens)
     totals = np.bincount(index, weights, minlength=len(cursor))
     return Partial(out, torch.from_numpy(totals.astype(np.float32)).to(hidden.device))
@@ -90,6 +75,10 @@ def _counted(cursor: Cursor) -> NDArray[np.bool_]:
 
 
 def _sum(hidden: Tensor, cursor: Cursor) -> Partial:
+    if not cursor.prompt_lens.any():
+        ones = np.ones(int(cursor.lens.sum()), np.float32)
+        sums = weighted_sums(hidden, cursor.starts, cursor.lens, cursor.runs, ones)
+        return Partial(sums, torch.from_numpy(cursor.lens.astype(np.float32)).to(hidden.device))
     return _weighted_sum(hidden, cursor, _counted(cursor).astype(np.int64))
 
 

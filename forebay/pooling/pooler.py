@@ -16,6 +16,7 @@ from torch import Tensor
 from forebay.core.params import PoolingParams
 from forebay.core.tasks import Task
 from forebay.layers.batch import FlatBatch
+from forebay.pooling.alike import join_alike
 from forebay.pooling.chunks import Pooler, carry, count_spare, finish
 from forebay.pooling.cursor import Cursor
 from forebay.pooling.heads import ClassifyHead, EmbedHead, Stage
@@ -48,7 +49,7 @@ class EmbedPooler:
     def finish(self, carried: list[Partial], params: PoolingParams) -> Vectors:
         """All chunks → vectors [n, d]."""
         pooled = [method.finish(part) for method, part in zip(self.methods, carried, strict=True)]
-        return Vectors(self.head(torch.cat(pooled, dim=1), params))
+        return Vectors(self.head(pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1), params))
 
     def spare(self, ids: NDArray[np.int32], prompt_len: int) -> int:
         """How many first tokens no method needs."""
@@ -105,7 +106,8 @@ class TokenEmbedPooler:
         rows, lens = self.method(hidden, cursor)
         if self.skips_first:
             rows, lens = _skip_first(rows, lens)
-        return Matrices(self.head(rows, params), lens)
+        vectors = Matrices(self.head(rows, params), lens)
+        return vectors if params.pool_factor in (None, 1) else join_alike(vectors, params.pool_factor)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,10 +49,10 @@ def admit(request: Request, options: ServerOptions, deadline: float) -> Request:
     return replace(request, lane=lane, deadline=deadline)
 
 
-def admit_score(request: ScoreRequest, options: ServerOptions, deadline: float) -> ScoreRequest:
+def admit_score(request: ScoreRequest, field: str, options: ServerOptions, deadline: float) -> ScoreRequest:
     """The same for texts that are to be compared: the longer of the two lists counts."""
     num_items = max(len(request.queries), len(request.documents))
-    lane = _choose_lane(num_items, "documents", request.lane, options)
+    lane = _choose_lane(num_items, field, request.lane, options)
     return replace(request, lane=lane, deadline=deadline)
 
 

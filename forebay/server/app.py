@@ -63,15 +63,16 @@ class Endpoint:
         deadline = time.monotonic() + options.request_timeout
         async with within(options.request_timeout):
             raw = await self._read(http)
-            name, engine, call = await _apart(len(raw) >= LARGE_BODY, lambda: self._parse(raw))
+            name, engine, call = await _apart(len(raw) >= LARGE_BODY, lambda: self._parse(raw, http))
             served = Served(name, http.state.request_id, engine)
             if isinstance(call, PluginCall):
                 made = await unless_gone(http.receive, engine.run_plugin(call.data))
                 answer = await asyncio.to_thread(call.render, made, served)
                 return Response(answer.body, headers=answer.headers, media_type=answer.media_type)
             if isinstance(call, ScoreCall):
-                scored = await unless_gone(http.receive, engine.run_score(admit_score(call.request, options, deadline)))
-                raise_item_errors(scored.errors, len(scored.scores), "documents")
+                scoring = admit_score(call.request, call.field, options, deadline)
+                scored = await unless_gone(http.receive, engine.run_score(scoring))
+                raise_item_errors(scored.errors, len(scored), call.field)
                 answer = await _apart(len(scored.scores) >= LARGE_REPLY, lambda: call.render(scored, served))
                 headers = {**_timing_headers(scored.timings), **answer.headers}
                 return Response(answer.body, headers=headers, media_type=answer.media_type)
@@ -92,8 +93,10 @@ class Endpoint:
         except TimeoutError:
             raise BodyTimeout(f"the whole body did not come within {seconds * _SHARE_OF_BODY:g} seconds") from None
 
-    def _parse(self, raw: bytearray) -> "tuple[str, AsyncEngine, Call | PluginCall | ScoreCall]":
+    def _parse(self, raw: bytearray, http: HttpRequest) -> "tuple[str, AsyncEngine, Call | PluginCall | ScoreCall]":
         body = decode(raw)
+        if self._operation.errors_of is not None:
+            http.state.render_error = self._operation.errors_of(body)
         name, engine = self._service.find(body.get("model"))
         return name, engine, self._operation.parse(body, engine.info)
 

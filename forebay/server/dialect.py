@@ -33,6 +33,8 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+RenderError = Callable[[ForebayError], bytes]
+
 Render = Callable[[Reply, Served], Answer]
 """Says a reply without failed items; may raise InvalidRequest where the outcome does not fit what was asked."""
 
@@ -55,18 +57,26 @@ class PluginCall:
 
 @dataclass(frozen=True, slots=True)
 class ScoreCall:
-    """A parsed body that asks how well texts match, and how the scores are to be said."""
+    """A parsed body that asks how well texts match, and how the scores are to be said.
+
+    ``field`` is the body's name for the second texts, of which there are as many as scores.
+    """
 
     request: ScoreRequest
     render: Callable[[ScoreReply, Served], Answer]
+    field: str = "documents"
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One POST route: ``parse`` turns a JSON object into a call or raises RequestError naming the field."""
+    """One POST route: ``parse`` turns a JSON object into a call or raises RequestError naming the field.
+
+    Where bodies of several dialects come to one path, ``errors_of`` tells by the body how its errors are to be said.
+    """
 
     path: str
     parse: Callable[[Mapping[str, Any], ModelInfo], Call | PluginCall | ScoreCall]
+    errors_of: Callable[[Mapping[str, Any]], RenderError] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ class Dialect:
 
     name: str
     operations: tuple[Operation, ...]
-    render_error: Callable[[ForebayError], bytes]
+    render_error: RenderError
     prefixes: tuple[str, ...] = ("", "/v1")
 
     def routes(self) -> dict[str, Operation]:

@@ -36,7 +36,10 @@ class LateChunking(Body):
 
 
 class ItemsBody(Body):
-    """What every route takes. ``user`` and vLLM's ``priority`` are accepted and mean nothing here."""
+    """What every route takes. ``user`` and vLLM's ``priority`` are accepted and mean nothing here.
+
+    Only requests with the same ``cache_salt`` share prefixes that a causal model has computed.
+    """
 
     input: Annotated[tuple[Item, ...], PlainValidator(read_items)]
     dimensions: int | None = Field(None, validation_alias=AliasChoices("dimensions", "output_dimension"))
@@ -44,6 +47,7 @@ class ItemsBody(Body):
     use_activation: bool | None = None
     late_chunking_params: LateChunking | None = None
     max_active_dims: int | None = None
+    pool_factor: int | None = None
     prompt: str | None = None
     prompt_name: str | None = None
     input_type: str | None = None
@@ -51,6 +55,7 @@ class ItemsBody(Body):
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     add_special_tokens: bool | None = None
+    cache_salt: str | None = None
 
     def field_names(self) -> Mapping[str, str]:
         """What parameters are called in this body, where that differs."""
@@ -75,11 +80,12 @@ class ItemsBody(Body):
             use_activation=self.use_activation,
             chunk_size=None if self.late_chunking_params is None else self.late_chunking_params.chunk_size,
             max_active_dims=self.max_active_dims,
+            pool_factor=self.pool_factor,
         )
         check_pooling(pooling, abilities, self.field_names())
         text.check(abilities)
         check_vocabulary(self.input, abilities.vocab_size)
-        return Request(items=self.input, pooling=pooling, text=text)
+        return Request(items=self.input, pooling=pooling, text=text, cache_salt=self.cache_salt)
 
 
 class ArraysBody(ItemsBody):

@@ -1,13 +1,14 @@
 """The gate around every route: request ids, keys, errors said in the path's dialect, one count and log line each.
 
-It is plain ASGI and knows the dialects only as a table from path to error renderer.
+It is plain ASGI and knows the dialects only as a table from path to error renderer, which an endpoint may overrule by
+``state["render_error"]``.
 """
 
 import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.responses import Response
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay.core.errors import Cancelled, ForebayError
 from forebay.server.admission import check_key
+from forebay.server.dialect import RenderError
 from forebay.server.errors import headers_of
 from forebay.server.metrics import Metrics
 
@@ -23,8 +25,6 @@ log = logging.getLogger("forebay.server")
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health"})
 SLASHES = re.compile("/{2,}")
 REQUEST_ID = re.compile(rb"[!-~]{1,200}")
-
-RenderError = Callable[[ForebayError], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class Gate:
             log.exception("request %s failed in an unforeseen way", passage.request_id.decode())
             error = ForebayError("internal error; the server's log tells more under this request's id")
         if not passage.status:
-            render = self.paths.render_error.get(path, self.paths.default)
+            by_path = self.paths.render_error.get(path, self.paths.default)
+            render = scope["state"].get("render_error", by_path)
             response = Response(render(error), error.status, headers_of(error), "application/json")
             await response(scope, receive, passage.send)
         return error

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from forebay.core.errors import InvalidRequest
+from forebay.core.errors import InvalidRequest, ItemFailed
 from forebay.core.info import ModelInfo
 from forebay.core.params import TextParams
 from forebay.core.request import Scorable, ScoreReply, ScoreRequest
 from forebay.server.fields import max_tokens_of
+from forebay.server.matrices import VECTOR_KEYS, is_matrix, read_entry, read_rows
 from forebay.server.schema import Body, json_type
 
 
@@ -31,6 +32,7 @@ class PairOptions(Body):
     max_tokens_per_doc: int | None = None
     use_activation: bool | None = None
     raw_scores: bool | None = None
+    cache_salt: str | None = None
 
     def request(self, queries: Sequence[Scorable], documents: Sequence[Scorable], info: ModelInfo) -> ScoreRequest:
         """What the engine shall compare. The engine itself checks whether the model can."""
@@ -48,7 +50,7 @@ class PairOptions(Body):
             max_tokens_per_query=self.max_tokens_per_query or None,
             max_tokens_per_doc=self.max_tokens_per_doc or None,
         )
-        return ScoreRequest(queries, documents, self._use_activation(), text)
+        return ScoreRequest(queries, documents, self._use_activation(), text, cache_salt=self.cache_salt)
 
     def _use_activation(self) -> bool | None:
         """None where nothing is asked for: then the model's own activation is applied, if it has any."""
@@ -65,7 +67,7 @@ def read_side(value: Any, field: str, rank_fields: Sequence[str] | None = None) 
     Token vectors are a list of lists of numbers; ``rank_fields`` name the fields of an object whose values, one a
     line, are its text (Cohere).
     """
-    if not isinstance(value, list) or _is_matrix(value):
+    if not isinstance(value, list) or is_matrix(value):
         return (_read_one(value, field, rank_fields),)
     if not value:
         raise InvalidRequest(f"'{field}' is an empty list; send at least one text", field=field)
@@ -84,43 +86,66 @@ def read_query(value: Any) -> Scorable:
     return sides[0]
 
 
-def _is_matrix(value: list[Any]) -> bool:
-    first = value[0] if value else None
-    return isinstance(first, list) and bool(first) and type(first[0]) in (int, float)
-
-
 def _read_one(item: Any, field: str, rank_fields: Sequence[str] | None) -> Scorable:
     if isinstance(item, str):
         return item
     if isinstance(item, dict):
         return _read_object(item, field, rank_fields)
-    if isinstance(item, list) and _is_matrix(item):
-        return _read_matrix(item, field)
+    if isinstance(item, list) and is_matrix(item):
+        return read_rows(item, field)
     raise InvalidRequest(
         f"'{field}' must be a string, an object with a 'text', or a list of token vectors; got {json_type(item)}",
         field=field,
     )
 
 
-def _read_object(item: Mapping[str, Any], field: str, rank_fields: Sequence[str] | None) -> str:
-    values = [item.get(name) for name in rank_fields or ("text",)]
-    if not all(isinstance(value, str) for value in values):
-        wanted = " and ".join(f"'{name}'" for name in rank_fields or ("text",))
+def _read_object(item: Mapping[str, Any], field: str, rank_fields: Sequence[str] | None) -> Scorable:
+    """Read what stands under ``rank_fields``, else a text, parts of a chat, or an entry of a reply of vectors."""
+    if rank_fields is None and item.get("text") is None:
+        if item.get("content") is not None:
+            return _read_content(item["content"], f"{field}.content")
+        key = next((key for key in VECTOR_KEYS if item.get(key) is not None), None)
+        if key is not None:
+            return read_entry(item, key, f"{field}.{key}")
+    names = rank_fields or ("text",)
+    lines = [_read_value(item[name], f"{field}.{name[:64]}") for name in names if item.get(name) is not None]
+    if not lines:
+        wanted = " or ".join(f"'{name[:64]}'" for name in names)
         remedy = "" if rank_fields else "; name other fields by 'rank_fields'"
         raise InvalidRequest(f"'{field}' must have a string under {wanted}{remedy}", field=field)
-    return "\n".join(values)  # type: ignore[arg-type]
+    return "\n".join(lines)
 
 
-def _read_matrix(rows: list[Any], field: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    try:
-        matrix = np.array(rows, np.float64)
-    except (TypeError, ValueError):
-        matrix = np.zeros(0)
-    if matrix.ndim != 2 or not matrix.shape[1]:
-        raise InvalidRequest(f"'{field}' must be token vectors: lists of numbers, all of one length", field=field)
-    if not np.isfinite(matrix.astype(np.float32)).all():
-        raise InvalidRequest(f"'{field}' holds numbers that float32 does not", field=field)
-    return matrix.astype(np.float32)
+def _read_value(value: Any, field: str) -> str:
+    if isinstance(value, str):
+        return value
+    if type(value) in (int, float):
+        return str(value)
+    raise InvalidRequest(f"'{field}' must be a string or a number; got {json_type(value)}", field=field)
+
+
+def _read_content(content: Any, field: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise InvalidRequest(
+            f"'{field}' must be a string or a list of parts with a 'text'; got {json_type(content)}", field=field
+        )
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"'{field}[{index}]' has no 'text'; this model reads texts, no images or sounds", field=field
+            )
+    return "\n".join(texts)  # type: ignore[arg-type]
+
+
+def check_scores(reply: ScoreReply, field: str) -> None:
+    """Refuse scores that JSON has no word for."""
+    bad = ~np.isfinite(reply.scores)
+    if bad.any():
+        index = int(bad.argmax())
+        raise ItemFailed(f"{field}[{index}] gave a non-finite score", index=index)
 
 
 def counts(reply: ScoreReply) -> dict[str, Any]:

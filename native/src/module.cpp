@@ -13,6 +13,7 @@
 #include <string>
 
 #include "program.hpp"
+#include "segments.hpp"
 
 namespace nb = nanobind;
 using namespace forebay;
@@ -153,6 +154,21 @@ void run(Program& program, const Ids& ids, const Ids& positions, std::optional<I
   program.run(step, how);
 }
 
+void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const Vector& weights, Array<float, 2> out) {
+  require(starts.size() == lens.size() && out.shape(0) == lens.size() && out.shape(1) == rows.shape(1), "wrong shapes");
+  const auto most = static_cast<std::int64_t>(rows.shape(0));
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < lens.size(); ++i) {
+    const std::int64_t start = starts.data()[i], length = lens.data()[i];
+    require(start >= 0 && length >= 0 && start <= most && length <= most - start, "a segment goes past the rows");
+    total += length;
+  }
+  require(total == static_cast<std::int64_t>(weights.size()), "there must be one weight a row of the segments");
+  const nb::gil_scoped_release release;
+  weighted_sums(rows.data(), static_cast<long>(rows.shape(1)), starts.data(), lens.data(), static_cast<long>(lens.size()),
+                weights.data(), out.data());
+}
+
 // The single operations, for tests.
 void run_linear(const Matrix& x, const PackedLinear& w, std::optional<Matrix> residual, const std::string& activation,
                 Array<float, 2> out) {
@@ -197,6 +213,8 @@ NB_MODULE(_native, m) {
       .def("show", &show, nb::arg("src"), nb::arg("state"))
       .def("run", &run, nb::arg("ids"), nb::arg("positions"), nb::arg("types").none(), nb::arg("borders"),
            nb::arg("bias").none(), nb::arg("out"), nb::arg("threads"), nb::arg("cut") = "automatic");
+  m.def("weighted_sums", &sum_segments, nb::arg("rows"), nb::arg("starts"), nb::arg("lens"), nb::arg("weights"),
+        nb::arg("out"), "Sums of weighted rows over segments.");
   m.def("run_linear", &run_linear, nb::arg("x"), nb::arg("weights"), nb::arg("residual").none(), nb::arg("activation"),
         nb::arg("out"));
   m.def("activate", &activate, nb::arg("kernels"), nb::arg("activation"), nb::arg("values"));

@@ -95,7 +95,7 @@ def test_the_interactive_lane_goes_between_the_chunks_of_bulk() -> None:
 def test_one_that_waits_for_blocks_is_passed_only_so_often() -> None:
     """Others behind it need fewer blocks, and there would always be enough for one of them."""
     queue = Queue(max_passes=3)
-    queue.scheduler.add(make_job([[1] * 40]).sequences, Lane.INTERACTIVE)
+    queue.scheduler.add(make_job([[1] * 40], lane=Lane.BULK).sequences, Lane.BULK)
     queue.step()
     queue.scheduler.add(make_job([[2] * 60]).sequences, Lane.INTERACTIVE)
     passed = set()

@@ -1,5 +1,7 @@
 """The fused attention against the plain formula, over ragged batches of every shape."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.layers.attention import attention, attention_reference
+from forebay.layers.key_lens import cut_by_keys
 from tests.support.engine import flat_batch
 
 TOLERANCE = 2e-6
@@ -109,3 +112,33 @@ def test_bfloat16_follows_float32() -> None:
     out = attention(rounded, 4, batch)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out.float(), attention_reference(rounded.float(), 4, batch), rtol=0, atol=2e-2)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_hidden_keys_are_not_seen(data: st.DataObject) -> None:
+    """In the order of a step: by length, then by what is seen."""
+    pairs = data.draw(st.lists(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))))
+    pairs = sorted(pairs or [(3, 2)])
+    lens = [length for length, _ in pairs]
+    batch = replace(flat_batch(lens), key_lens=np.array([seen for _, seen in pairs]))
+    qkv = random_qkv(lens, 16)
+    bias = random_bias(2, lens) if data.draw(st.booleans()) else None
+    expected = attention_reference(qkv, 2, batch, bias)
+    torch.testing.assert_close(attention(qkv, 2, batch, bias), expected, rtol=0, atol=TOLERANCE)
+    if any(seen < length for length, seen in pairs):
+        assert (attention(qkv, 2, flat_batch(lens), bias) - expected).abs().max() > 100 * TOLERANCE
+
+
+def test_a_cut_batch_is_whole() -> None:
+    lens, seen = [2, 5, 5, 5, 9], np.array([2, 3, 3, 5, 9])
+    batch = replace(flat_batch(lens), key_lens=seen)
+    parts = list(cut_by_keys(batch, None, num_heads=2))
+    assert [part.rows for part in parts] == [slice(0, 2), slice(2, 12), slice(12, 26)]
+    assert [part.batch.cu_seqlens.tolist() for part in parts] == [[0, 2], [0, 5, 10], [0, 5, 14]]
+    assert [part.bias is None for part in parts] == [True, False, True]
+    hidden = parts[1].bias
+    assert hidden is not None
+    assert hidden.shape == (2, 5, 5)
+    assert (hidden[:, :, :3] == 0).all()
+    assert (hidden[:, :, 3:] < -1e20).all()

@@ -129,7 +129,56 @@ TYPE_ROW_1 = with_inputs(lambda features: {"token_type_ids": torch.ones_like(fea
 PADDING_ATTENDED = with_inputs(lambda features: {"attention_mask": torch.ones_like(features["attention_mask"])})
 NO_TYPE_ROW = changed(lambda backbone: backbone.embeddings.token_type_embeddings.weight.zero_())
 
+
+def _exchange_kinds(backbone: Any) -> None:
+    rotary = backbone.rotary_emb
+    names = [f"{kind}_attention_inv_freq" for kind in ("full", "sliding")]
+    one, other = (getattr(rotary, name).clone() for name in names)
+    for name, value in zip(names, (other, one), strict=True):
+        getattr(rotary, name).copy_(value)
+
+
+def with_window(distance: int) -> Mutant:
+    """ModernBERT's sliding layers with another largest distance."""
+
+    def change(backbone: Any) -> None:
+        backbone.config.sliding_window = distance
+
+    return changed(change)
+
+
+def _exchange_gate(backbone: Any) -> None:
+    for layer in backbone.layers:
+        layer.mlp.Wi.weight.copy_(layer.mlp.Wi.weight.roll(layer.mlp.Wi.weight.shape[0] // 2, 0))
+
+
 CASES: tuple[Case, ...] = (
+    Case(
+        "modernbert",
+        "modernbert",
+        {
+            "a wider window": with_window(4),
+            "a narrower window": with_window(2),
+            "no window": with_window(64),
+            "bases of positions exchanged": changed(_exchange_kinds),
+            "gate and input exchanged": changed(_exchange_gate),
+            "epsilon of the class": with_epsilon(1e-5),
+            "padding attended": PADDING_ATTENDED,
+        },
+    ),
+    Case(
+        "modernbert with biases and other layers",
+        "modernbert",
+        {"no window": with_window(64), "bases of positions exchanged": changed(_exchange_kinds)},
+        {
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "hidden_activation": "relu",
+        },
+    ),
     Case(
         "bert",
         "bert",

@@ -15,7 +15,7 @@ from tests.support.texts import MIXED, sentence
 
 POOL: tuple[str, ...] = (*MIXED, *(sentence(length, 100 + length) for length in range(1, 62, 4)))
 BOUND = 1e-6
-FAMILIES = ("bert", "distilbert", "mpnet", "roberta", "xlm-roberta", "camembert")
+FAMILIES = ("bert", "distilbert", "mpnet", "roberta", "xlm-roberta", "camembert", "modernbert")
 SMALL_STEPS = EngineLimits(max_step_tokens=150)
 """A budget that many a batch exceeds, so that it takes several steps."""
 

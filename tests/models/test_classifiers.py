@@ -20,7 +20,7 @@ from tests.support.heads import HeadReference, head_folder, pooled_by, reference
 from tests.support.store import Store
 from tests.support.texts import MIXED, sentence
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra", "albert")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra", "albert", "modernbert")
 LOGITS, PROBABILITIES = 1e-4, 1e-5
 LABELS = tuple(f"name {index}" for index in range(12))
 TWELVE = {"num_labels": 12, "id2label": dict(enumerate(LABELS)), "label2id": {n: i for i, n in enumerate(LABELS)}}
@@ -28,6 +28,7 @@ TWELVE = {"num_labels": 12, "id2label": dict(enumerate(LABELS)), "label2id": {n:
 RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
     "distilbert": torch.relu,
     "electra": nn.functional.gelu,
+    "modernbert": nn.functional.gelu,
 }
 """What stands between the two linear layers; the tangent for all others."""
 
@@ -67,7 +68,7 @@ def test_mistakes_in_the_head_would_be_seen(store: Store, family: str) -> None:
         "no activation": by_hand(reference, between=lambda x: x),
         "another activation": by_hand(reference, between=torch.relu if right is not torch.relu else torch.tanh),
         "tanh and GELU exchanged": by_hand(
-            reference, between=torch.tanh if family == "electra" else nn.functional.gelu
+            reference, between=torch.tanh if right is nn.functional.gelu else nn.functional.gelu
         ),
         "mean of the tokens": by_hand(reference, rows="mean", between=right),
         "last token": by_hand(reference, rows="last", between=right),

@@ -21,7 +21,7 @@ from tests.support.heads import head_folder
 from tests.support.store import Store
 from tests.support.texts import sentence
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra", "albert")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra", "albert", "modernbert")
 TYPED = ("bert", "electra")
 LOGITS, SCORES = 1e-4, 1e-5
 
@@ -232,3 +232,28 @@ def test_prompts_stand_before_the_query(store: Store, tmp_path: Path) -> None:
 
 def _edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}, indent=1))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_modernbert_pools_as_its_checkpoint_says(store: Store, bias: bool) -> None:
+    """The mean of all tokens before the head, which may have biases of its own."""
+    changes = {"classifier_pooling": "mean", "classifier_bias": bias, "classifier_activation": "relu"}
+    folder = head_folder(store, "modernbert", "sequence", num_labels=1, norm_bias=bias, **changes)
+    expected = expected_of(folder, PAIRS)
+    assert difference(scores_of(store.engine(folder), PAIRS, use_activation=False), expected) <= LOGITS
+    first = store.engine(folder, pooler_config={"pooling_type": "CLS"})
+    assert difference(scores_of(first, PAIRS, use_activation=False), expected) >= MUTANT_FACTOR * LOGITS
+
+
+def test_modernbert_in_the_older_schema(store: Store, tmp_path: Path) -> None:
+    """Names of layers' kinds and bases of positions as the published checkpoints have them."""
+    source = head_folder(store, "modernbert", "sequence", num_labels=1)
+    folder = Path(shutil.copytree(source, tmp_path / "older"))
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("layer_types", "rope_parameters"):
+        del config[name]
+    config |= {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    with PoolingModel(str(folder)) as model:
+        assert difference(scores_of(model, PAIRS, use_activation=False), expected_of(folder, PAIRS)) <= LOGITS
+        assert difference(expected_of(folder, PAIRS), expected_of(source, PAIRS)) <= LOGITS

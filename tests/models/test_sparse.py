@@ -26,7 +26,7 @@ from tests.support.heads import head_folder, reference_of
 from tests.support.store import Store
 from tests.support.texts import MIXED, sentence
 
-FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "mpnet", "electra", "albert")
+FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "mpnet", "electra", "albert", "modernbert")
 UNTIED = {"tie_word_embeddings": False}
 Floats = NDArray[np.float32]
 

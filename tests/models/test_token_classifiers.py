@@ -18,7 +18,7 @@ from tests.support.heads import HeadReference, head_folder, reference_of
 from tests.support.store import Store
 from tests.support.texts import MIXED, sentence
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra", "albert")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "electra", "albert", "modernbert")
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
 LOGITS, PROBABILITIES = 1e-4, 1e-5
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER", "MISC", "I-X-Y")

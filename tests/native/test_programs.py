@@ -195,3 +195,12 @@ def test_a_mean_over_layers_reads_the_programs_states(store: Store) -> None:
     engine = store.engine(folder)
     assert any(made.name == "compute path" and made.value.startswith("native") for made in engine.info.decisions)
     assert np.abs(engine.embed(MIXED).embeddings - expected).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("precision", [kind for isa, kind in KINDS if isa == native.kernels()[0]])
+def test_a_texts_vector_is_the_same_bit_for_bit_among_others(store: Store, precision: str) -> None:
+    """From text to vector: alone on the caller's thread, and in steps with others."""
+    engine = store.engine(store.mean_pipeline("bert"), dtype=precision)
+    together = engine.embed(MIXED).embeddings
+    for text, vector in zip(MIXED, together, strict=True):
+        assert np.array_equal(engine.embed(text).embeddings[0], vector)

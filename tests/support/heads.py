@@ -75,6 +75,8 @@ class HeadReference:
     def sequence_layers(self) -> tuple[nn.Module, nn.Module]:
         """A sequence classifier's inner and outer linear layer."""
         model = self.model
+        if hasattr(model, "head"):  # a norm stands before the outer layer
+            return model.head.dense, nn.Sequential(model.head.norm, model.classifier)
         if hasattr(model, "pre_classifier"):
             return model.pre_classifier, model.classifier
         if hasattr(model.classifier, "out_proj"):

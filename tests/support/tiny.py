@@ -46,11 +46,12 @@ _XLM_SPECIALS = {
 def randomize(module: nn.Module, seed: int) -> None:
     """Give every parameter large random values, in place: hidden states stay of order one, mutants do not."""
     generator = torch.Generator().manual_seed(seed)
-    norms = {f"{name}.weight" for name, child in module.named_modules() if isinstance(child, nn.LayerNorm)}
+    kinds = {f"{name}.weight": type(child).__name__ for name, child in module.named_modules()}
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if name in norms:
+            kind = kinds.get(name, "")
+            if "LayerNorm" in kind or ("RMSNorm" in kind and not kind.startswith("Gemma")):
                 parameter.copy_(1.0 + 0.3 * noise)
             elif "embeddings" in name or "relative_attention_bias" in name:
                 parameter.copy_(0.8 * noise)
@@ -139,6 +140,80 @@ def albert(folder: Path, *, seed: int = 10, **changes: Any) -> Path:
     return folder
 
 
+def decoder(family: str, folder: Path, *, seed: int = 11, **changes: Any) -> Path:
+    """A language model without its head; texts end with a token that its tokenizer's template appends."""
+    tokenizer = lexicon.decoder_bpe()
+    config_class, model_class, sizes = DECODERS[family]
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    config = config_class(vocab_size=tokenizer.get_vocab_size(), **{**sizes, **ids, **changes})
+    _save_model(model_class(config), folder, seed)
+    lexicon.save(tokenizer, folder, max_length=MAX_LEN, tokenizer_class="TokenizersBackend", specials=_XLM_SPECIALS)
+    return folder
+
+
+_LLAMA_SIZES: dict[str, Any] = {
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-2,
+}
+_GEMMA_SIZES = {**_LLAMA_SIZES, "head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 9}
+_NEOX_SIZES = {
+    name: value for name, value in _LLAMA_SIZES.items() if name not in ("num_key_value_heads", "rms_norm_eps")
+}
+
+DECODERS: dict[str, tuple[type, type, dict[str, Any]]] = {
+    "llama": (transformers.LlamaConfig, transformers.LlamaModel, _LLAMA_SIZES),
+    "mistral": (transformers.MistralConfig, transformers.MistralModel, {**_LLAMA_SIZES, "sliding_window": 9}),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2Model, _LLAMA_SIZES),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3Model, {**_LLAMA_SIZES, "head_dim": 16}),
+    "gemma2": (transformers.Gemma2Config, transformers.Gemma2Model, {**_GEMMA_SIZES, "attn_logit_softcapping": 2.0}),
+    "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3TextModel, {**_GEMMA_SIZES, "num_hidden_layers": 7}),
+    "gpt2": (
+        transformers.GPT2Config,
+        transformers.GPT2Model,
+        {"n_embd": HIDDEN, "n_layer": 3, "n_head": 4, "n_positions": 128, "layer_norm_epsilon": 1e-2},
+    ),
+    "gpt_neox": (
+        transformers.GPTNeoXConfig,
+        transformers.GPTNeoXModel,
+        {**_NEOX_SIZES, "num_attention_heads": 2, "layer_norm_eps": 1e-2},
+    ),
+}
+"""Config, model and sizes of each decoder; epsilons and windows are far from every default."""
+
+
+def modernbert(folder: Path, *, seed: int = 11, **changes: Any) -> Path:
+    """ModernBERT: four layers, a window of three tokens to either side in two of them, two bases of positions."""
+    tokenizer = lexicon.wordpiece(_BERT_NAMES)
+    config = transformers.ModernBertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        **{
+            **{name: value for name, value in _SIZES.items() if name != "hidden_dropout_prob"},
+            "num_hidden_layers": 4,
+            "local_attention": 6,
+            "norm_eps": 1e-2,
+            **dict.fromkeys(("bos_token_id", "cls_token_id"), 2),
+            **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
+            "pad_token_id": 0,
+            **changes,
+        },
+    )
+    _save_model(transformers.ModernBertModel(config), folder, seed)
+    lexicon.save(
+        tokenizer,
+        folder,
+        max_length=MAX_LEN,
+        tokenizer_class="TokenizersBackend",
+        specials=_BERT_SPECIALS,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    return folder
+
+
 def static(folder: Path, *, seed: int = 7) -> Path:
     """Static embeddings as sentence-transformers saves them: one row a token, no modules.json of its own."""
     tokenizer = lexicon.wordpiece(_BERT_NAMES)
@@ -191,5 +266,6 @@ TRANSFORMERS: dict[str, Callable[..., Path]] = {
     "camembert": camembert,
     "electra": electra,
     "albert": albert,
+    "modernbert": modernbert,
 }
 """Maker of each architecture's plain transformers checkpoint, by the name of its family."""

@@ -53,6 +53,13 @@ def bytelevel_bpe() -> Tokenizer:
     return tokenizer
 
 
+def decoder_bpe() -> Tokenizer:
+    """The kind of today's decoders: byte-level BPE that appends one end token, ``A </s>``."""
+    tokenizer = bytelevel_bpe()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return tokenizer
+
+
 def unigram(first: tuple[str, ...], start: str = "<s>", end: str = "</s>") -> Tokenizer:
     """XLM-RoBERTa's and CamemBERT's kind: sentencepiece-like unigrams; ``first`` are the pieces of the first ids."""
     pieces = [(name, 0.0) for name in first]

@@ -5,6 +5,7 @@ It knows the words of that API; the engine behind it only as ScoreRequest and Sc
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from forebay.core.info import ModelInfo
 from forebay.core.request import ScoreReply
 from forebay.server.dialect import Answer, Dialect, Operation, ScoreCall, Served
 from forebay.server.dialects.openai import render_error
-from forebay.server.pairs import PairOptions, counts, read_side
+from forebay.server.pairs import PairOptions, check_scores, counts, read_side
 from forebay.server.schema import read
 
 PAIRS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
@@ -26,7 +27,7 @@ def parse_score(body: Mapping[str, Any], info: ModelInfo) -> ScoreCall:
     first, second = _names(body)
     options = read(PairOptions, body)
     request = options.request(read_side(body[first], first), read_side(body[second], second), info)
-    return ScoreCall(request, _render)
+    return ScoreCall(request, partial(_render, field=second), second)
 
 
 def _names(body: Mapping[str, Any]) -> tuple[str, str]:
@@ -40,7 +41,8 @@ def _names(body: Mapping[str, Any]) -> tuple[str, str]:
     raise InvalidRequest(f"send both sides of the comparison by one pair of names of {known}; {found}", field=field)
 
 
-def _render(reply: ScoreReply, served: Served) -> Answer:
+def _render(reply: ScoreReply, served: Served, *, field: str) -> Answer:
+    check_scores(reply, field)
     said = {
         "id": f"score-{served.request_id}",
         "object": "list",

@@ -1,0 +1,67 @@
+"""Token vectors that a client sends back: rows of numbers, or base64 of a shape, as the routes of vectors gave them.
+
+It knows one text's vectors, nothing of sides and pairs.
+"""
+
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forebay.core.errors import InvalidRequest
+from forebay.core.request import Matrix
+
+VECTOR_KEYS = ("data", "embedding")
+"""Under which an entry of a reply of /pooling or /embeddings has its vectors."""
+
+
+def is_matrix(value: object) -> bool:
+    """Whether this is meant as rows of numbers."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, list) and bool(first) and type(first[0]) in (int, float)
+
+
+def read_entry(entry: Mapping[str, Any], key: str, field: str) -> Matrix:
+    """Read an entry of a reply as it came."""
+    value = entry[key]
+    return _read_base64(value, entry.get("shape"), field) if isinstance(value, str) else read_rows(value, field)
+
+
+def read_rows(rows: object, field: str) -> Matrix:
+    """Read rows of numbers."""
+    try:
+        found = np.array(rows)
+    except (ValueError, OverflowError):  # rows of different lengths
+        found = np.zeros(0)
+    if found.ndim != 2 or not found.size or found.dtype.kind not in "iuf":
+        raise InvalidRequest(f"'{field}' must be token vectors: lists of numbers, all of one length", field=field)
+    return _check(found, field)
+
+
+def _read_base64(value: str, shape: object, field: str) -> Matrix:
+    if not (isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and size > 0 for size in shape)):
+        raise InvalidRequest(
+            f"'{field}' is a string, so a 'shape' of two sizes must stand beside it, as POST /pooling gives it",
+            field=field,
+        )
+    try:
+        raw = binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        raise InvalidRequest(f"'{field}' is no base64", field=field) from None
+    if len(raw) != 4 * shape[0] * shape[1]:
+        raise InvalidRequest(
+            f"'{field}' has {len(raw)} bytes, but its shape asks for {shape[0]} x {shape[1]} little-endian numbers of "
+            "float32; ask for token vectors with embed_dtype 'float32'",
+            field=field,
+        )
+    return _check(np.frombuffer(raw, "<f4").reshape(shape), field)
+
+
+def _check(found: NDArray[Any], field: str) -> Matrix:
+    with np.errstate(over="ignore"):
+        matrix: Matrix = np.ascontiguousarray(found, dtype=np.float32)
+    if not np.isfinite(matrix).all():
+        raise InvalidRequest(f"'{field}' holds numbers that float32 does not", field=field)
+    return matrix

@@ -1,0 +1,77 @@
+"""Sums over segments: natively as in PyTorch, and not a bit of a neighbour in them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.layers import segments
+from forebay.layers.batch import Run
+from forebay.layers.native import extension
+from forebay.layers.segments import weighted_sums, weighted_sums_reference
+
+pytestmark = pytest.mark.skipif(extension is None, reason="the native kernels are not built")
+
+
+def make(lens: list[int], gap: int) -> tuple[np.ndarray, np.ndarray, list[Run]]:  # type: ignore[type-arg]
+    """Segments with ``gap`` rows of others between them: starts, lens, runs of one segment each."""
+    sizes = np.array(lens, np.int64)
+    starts = np.cumsum(sizes + gap) - sizes
+    runs = [Run(int(start), 1, int(length)) for start, length in zip(starts, sizes, strict=True)]
+    return starts, sizes, runs
+
+
+@given(
+    lens=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    gap=st.integers(0, 3),
+    width=st.integers(1, 70),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_sums(lens: list[int], gap: int, width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    starts, sizes, runs = make(lens, gap)
+    hidden = torch.from_numpy(rng.standard_normal((int(sizes.sum()) + gap * len(lens), width), np.float32))
+    weights = rng.integers(0, 9, int(sizes.sum())).astype(np.float32)
+    made = weighted_sums(hidden, starts, sizes, runs, weights)
+    assert (made - weighted_sums_reference(hidden, runs, weights)).abs().max() <= 1e-5 * 40 * 9
+    own = 0
+    for index, (start, length) in enumerate(zip(starts, sizes, strict=True)):
+        alone = hidden[start : start + length].clone()
+        part = weighted_sums(
+            alone,
+            np.zeros(1, np.int64),
+            sizes[index : index + 1],
+            [Run(0, 1, int(length))],
+            weights[own : own + length],
+        )
+        own += int(length)
+        assert torch.equal(part[0], made[index])
+
+
+def test_what_is_not_finite_stays_in_its_segment() -> None:
+    hidden = torch.ones(4, 3)
+    hidden[1, 2] = float("nan")
+    starts, sizes, runs = make([2, 2], 0)
+    made = weighted_sums(hidden, starts, sizes, runs, np.ones(4, np.float32))
+    assert made[0].isnan().tolist() == [False, False, True]
+    assert made[1].tolist() == [2, 2, 2]
+
+
+def test_switched_off_it_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_NATIVE", "0")
+    monkeypatch.setattr(segments, "extension", None)
+    starts, sizes, runs = make([2, 1], 0)
+    assert weighted_sums(torch.ones(3, 2), starts, sizes, runs, np.ones(3, np.float32)).tolist() == [[2, 2], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("starts", "lens", "num_weights"), [([0], [4], 4), ([-1], [2], 2), ([4], [0], 0), ([0], [2], 3), ([0], [-1], 0)]
+)
+def test_segments_outside_the_rows_are_refused(starts: list[int], lens: list[int], num_weights: int) -> None:
+    out = np.empty((1, 2), np.float32)
+    with pytest.raises(ValueError, match="segment"):
+        extension.weighted_sums(
+            np.ones((3, 2), np.float32), np.array(starts), np.array(lens), np.ones(num_weights, np.float32), out
+        )

@@ -62,13 +62,17 @@ class PoolingModel:
         runner: Runner = "auto",
         convert: Convert = "auto",
         io_processor: str | type[IOProcessor] | None = None,
+        prompts: str | None = None,
+        template: str | None = None,
         limits: EngineLimits | None = None,
     ) -> None:
         own, name = (io_processor, None) if isinstance(io_processor, type) else (None, io_processor)
         pooler = pooler_config if isinstance(pooler_config, PoolerConfig) else PoolerConfig.parse(pooler_config or {})
         if not isinstance(limits, EngineLimits | None):
             raise InvalidRequest(f"limits is of type {type(limits).__name__}; expected EngineLimits", field="limits")
-        options = ModelOptions(model, revision, dtype, device, max_model_len, pooler, cache_dir, runner, convert, name)
+        options = ModelOptions(
+            model, revision, dtype, device, max_model_len, pooler, cache_dir, runner, convert, name, prompts, template
+        )
         self.engine = AsyncEngine.load(options, limits, processor=own)
 
     @property

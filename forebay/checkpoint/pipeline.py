@@ -23,12 +23,14 @@ from forebay.checkpoint.documents import (
     read_optional_document,
 )
 from forebay.checkpoint.late import STANFORD_ARCHITECTURE
+from forebay.checkpoint.poolings import read_logit_score, read_pooling, read_splade_pooling
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
     SENTENCE,
     TOKENS,
     DenseStage,
     LayerNormStage,
+    LogitScoreStage,
     Modality,
     MultiVectorMaskStage,
     NormalizeStage,
@@ -49,6 +51,7 @@ __all__ = [
     "STAGES",
     "DenseStage",
     "LayerNormStage",
+    "LogitScoreStage",
     "NormalizeStage",
     "PoolingStage",
     "RouterStage",
@@ -163,7 +166,15 @@ def _read_mlm_transformer(folder: Path, root: Path) -> TransformerStage:
 
 def _make_transformer(folder: Path, files: TransformerFiles) -> TransformerStage:
     return TransformerStage(
-        folder, files.config, files.max_seq_length, files.do_lower_case, files.sources, files.task, files.late
+        folder,
+        files.config,
+        files.max_seq_length,
+        files.do_lower_case,
+        files.sources,
+        files.task,
+        files.chat,
+        files.ends,
+        files.late,
     )
 
 
@@ -190,53 +201,6 @@ def _read_layer_pooling(folder: Path, root: Path) -> WeightedLayerPoolingStage:
     if not 0 <= start <= num_layers:
         raise document.refuse("layer_start", f"is {start}, expected 0 to {num_layers} (num_hidden_layers)")
     return WeightedLayerPoolingStage(folder, start, num_layers)
-
-
-def _read_pooling(folder: Path, root: Path) -> PoolingStage:
-    document = read_document(folder / "config.json", root)
-    for name, value in document.values.items():
-        if name.startswith("pooling_mode_") and name not in POOLING_FLAGS and value not in (False, None):
-            raise document.refuse(name, f"is {describe(value)}, a pooling mode that Forebay does not know")
-    include_prompt = document.optional("include_prompt", bool)
-    modes = _listed_modes(document) or _flagged_modes(document)
-    return PoolingStage(modes, include_prompt is not False, document.label)
-
-
-def _listed_modes(document: Document) -> tuple[str, ...] | None:
-    """Return the modes of the layout since 5.4: one name, or a list of names in the order of the result."""
-    value = document.values.get("pooling_mode")
-    if value is None:
-        return None
-    modes = value if isinstance(value, list) and value else [value]
-    for mode in modes:
-        if mode not in POOLING_FLAGS.values():
-            known = ", ".join(POOLING_FLAGS.values())
-            raise document.refuse("pooling_mode", f"has {describe(mode)}; Forebay knows {known}")
-    return tuple(modes)
-
-
-def _flagged_modes(document: Document) -> tuple[str, ...]:
-    """Return the modes of the older layout: one boolean a mode, joined in a fixed order, none for mean."""
-    modes = tuple(mode for flag, mode in POOLING_FLAGS.items() if document.optional(flag, bool))
-    return modes or ("mean",)
-
-
-def _read_splade_pooling(folder: Path, root: Path) -> SpladePoolingStage:
-    document = read_document(folder / "config.json", root)
-    return SpladePoolingStage(
-        strategy=_choice(document, "pooling_strategy", ("max", "sum")),
-        activation=_choice(document, "activation_function", ("relu", "log1p_relu")),
-        source=document.label,
-    )
-
-
-def _choice(document: Document, name: str, known: tuple[str, ...]) -> str:
-    """Return a field that must be one of the known words; the first is the default."""
-    value = document.optional(name, str)
-    value = known[0] if value is None else value
-    if value not in known:
-        raise document.refuse(name, f"is {describe(value)}; Forebay knows {', '.join(known)}")
-    return value
 
 
 def _read_dense(folder: Path, root: Path) -> DenseStage:
@@ -367,16 +331,6 @@ CLASS_PATH = re.compile(
 )
 ACTIVATION_PATH = re.compile(r"torch\.nn\.(modules\.([a-z_]+\.)?)?[A-Z]\w*")
 
-# In the order in which the results of several modes are joined.
-POOLING_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-
 IDENTITY = "torch.nn.modules.linear.Identity"
 PROJECTION = "linear.weight"
 
@@ -387,11 +341,12 @@ STAGES: dict[str, Reader] = {
     "StaticEmbedding": _read_static,
     "SparseStaticEmbedding": _read_sparse_static,
     "WeightedLayerPooling": _read_layer_pooling,
-    "Pooling": _read_pooling,
-    "SpladePooling": _read_splade_pooling,
+    "Pooling": read_pooling,
+    "SpladePooling": read_splade_pooling,
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
     "Normalize": _read_normalize,
+    "LogitScore": read_logit_score,
     "Dropout": _read_dropout,
     "Router": _read_router,
     "Asym": _read_router,

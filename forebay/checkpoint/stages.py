@@ -4,7 +4,7 @@ A stage reads one named feature and writes one; ``features_of`` says which. Know
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,20 @@ from forebay.checkpoint.documents import Document
 SENTENCE = "sentence_embedding"
 TOKENS = "token_embeddings"
 SCORES = "scores"
+CAUSAL_LOGITS = "causal_logits"
 
 Modality = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """The checkpoint's chat template makes the text: what it gets besides the messages, and what a content is.
+
+    ``is_structured`` tells that a content is a list of typed parts, not a text.
+    """
+
+    is_structured: bool
+    variables: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +35,9 @@ class TransformerStage:
 
     ``max_seq_length`` is what the sentence-transformers files say, None where they are silent; ``sources`` tells
     for each value which file said so. By ``task`` token ids become ``token_embeddings`` that are hidden states
-    (feature-extraction) or logits over the vocabulary (fill-mask), or one row of ``scores`` (sequence-classification).
+    (feature-extraction) or logits over the vocabulary (fill-mask), or one row of ``scores`` (sequence-classification),
+    or the last token's logits, ``causal_logits`` (text-generation). ``chat`` is set where pairs pass a chat template,
+    ``ends`` has what the files say of the tokens at a text's ends (``add_bos_token``, ``add_eos_token``).
     ``late`` has the fields of late interaction (lengths of queries and documents, expansion), where there are any.
     """
 
@@ -33,6 +47,8 @@ class TransformerStage:
     do_lower_case: bool
     sources: Mapping[str, str]
     task: str = "feature-extraction"
+    chat: ChatFormat | None = None
+    ends: Mapping[str, bool] = field(default_factory=dict)
     late: Document | None = None
 
 
@@ -114,6 +130,15 @@ class NormalizeStage:
 
 
 @dataclass(frozen=True, slots=True)
+class LogitScoreStage:
+    """The last token's logit of one answer, less that of the other where there are two; writes ``scores``."""
+
+    true_id: int
+    false_id: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class MultiVectorMaskStage:
     """Leaves out vectors of ``token_embeddings`` by the tokens that they stand for.
 
@@ -145,6 +170,7 @@ Stage = (
     | DenseStage
     | LayerNormStage
     | NormalizeStage
+    | LogitScoreStage
     | MultiVectorMaskStage
     | RouterStage
 )
@@ -154,7 +180,7 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
     """Return the feature that a stage reads (None: the tokens) and the one it writes."""
     match stage:
         case TransformerStage():
-            return None, SCORES if stage.task == "sequence-classification" else TOKENS
+            return None, {"sequence-classification": SCORES, "text-generation": CAUSAL_LOGITS}.get(stage.task, TOKENS)
         case StaticEmbeddingStage() | SparseStaticEmbeddingStage():
             return None, SENTENCE
         case WeightedLayerPoolingStage() | MultiVectorMaskStage():
@@ -163,6 +189,8 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
             return TOKENS, SENTENCE
         case DenseStage():
             return stage.input_name, stage.output_name
+        case LogitScoreStage():
+            return CAUSAL_LOGITS, SCORES
         case NormalizeStage():
             return stage.input_name, stage.input_name
         case _:

@@ -4,12 +4,12 @@ Settings that would change the numbers and are not understood are refused; those
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from forebay.checkpoint.documents import Document, describe, label_of, read_document, read_optional_document
-from forebay.checkpoint.stages import SCORES, TOKENS
+from forebay.checkpoint.stages import CAUSAL_LOGITS, SCORES, TOKENS, ChatFormat
 
 # The first name is today's; the others were written by the first releases, one a model family.
 FILE_NAMES = (
@@ -27,6 +27,7 @@ TASKS = {
     "feature-extraction": ("last_hidden_state", TOKENS),
     "fill-mask": ("logits", TOKENS),
     "sequence-classification": ("logits", SCORES),
+    "text-generation": ("logits", CAUSAL_LOGITS),
 }
 
 OLD_NAMES = {"model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args"}
@@ -68,6 +69,11 @@ HARMLESS_KWARGS = {
     "use_fast",
     "use_safetensors",
 }
+# What makes a pair of texts one text by the chat template: messages of the roles query and document.
+CHAT_TASKS = {"sequence-classification", "text-generation"}
+# Settings of the tokenizer that are obeyed, and how one of the template is called that Forebay always follows.
+END_KWARGS = ("add_bos_token", "add_eos_token")
+CUT_KWARGS = {"restore_suffix", "truncation", "max_length", "padding", "return_tensors", "return_dict", "tokenize"}
 DTYPE_KWARGS = ("dtype", "torch_dtype")
 
 
@@ -80,6 +86,8 @@ class TransformerFiles:
     do_lower_case: bool
     sources: Mapping[str, str]
     task: str = "feature-extraction"
+    chat: ChatFormat | None = None
+    ends: Mapping[str, bool] = field(default_factory=dict)
     late: Document | None = None
 
 
@@ -95,7 +103,7 @@ def read_transformer_files(folder: Path, root: Path, task: str = "feature-extrac
         return TransformerFiles(config, None, False, sources, task)
     _check_fields(document)
     task = _read_task(document, task)
-    _check_modalities(document, task)
+    chat = _read_modalities(document, task)
     overrides = _read_overrides(document, config)
     if overrides:
         sources["config"] += f", with {', '.join(overrides)} from {document.label}"
@@ -109,9 +117,10 @@ def read_transformer_files(folder: Path, root: Path, task: str = "feature-extrac
         sources["max_seq_length"] = f"{length_from.label}: {name}"
     sources["do_lower_case"] = document.label
     do_lower_case = document.optional("do_lower_case", bool) or False
+    ends = {name: value for name in END_KWARGS if (value := processor.optional(name, bool)) is not None}
     late = {name: document.values[name] for name in LATE_FIELDS if document.values.get(name) is not None}
     found = Document(document.label, late) if late else None
-    return TransformerFiles(config, max_seq_length, do_lower_case, sources, task, found)
+    return TransformerFiles(config, max_seq_length, do_lower_case, sources, task, chat, ends, found)
 
 
 def _find_document(folder: Path, root: Path) -> Document | None:
@@ -151,22 +160,33 @@ def _read_task(document: Document, default: str) -> str:
     return task
 
 
-def _check_modalities(document: Document, task: str) -> None:
-    """Accept text whose output becomes the feature that the task stands for, and nothing else."""
+def _read_modalities(document: Document, task: str) -> ChatFormat | None:
+    """Accept text whose output becomes the feature that the task stands for, and pairs by a chat template."""
     result, feature = TASKS[task]
     output = document.optional("module_output_name", str) or feature
     if output != feature:
         raise document.refuse("module_output_name", f"is '{output}'; Forebay supports '{feature}' for '{task}'")
     if document.optional("modality_config", dict) is None:
-        return
+        return None
     modalities = document.section("modality_config")
-    if set(modalities.values) != {"text"}:
+    supported = {"text", "message"} if task in CHAT_TASKS else {"text"}
+    if "text" not in modalities.values or not set(modalities.values) <= supported:
         found = ", ".join(f"'{name}'" for name in modalities.values) or "nothing"
         raise document.refuse("modality_config", f"has {found}; Forebay supports 'text' alone")
-    text = modalities.section("text")
-    for name, expected in (("method", "forward"), ("method_output_name", result)):
-        if text.values.get(name) != expected:
-            raise text.refuse(name, f"is {describe(text.values.get(name))}; Forebay supports '{expected}'")
+    for kind in modalities.values:
+        section = modalities.section(kind)
+        for name, expected in (("method", "forward"), ("method_output_name", result)):
+            if section.values.get(name) != expected:
+                raise section.refuse(name, f"is {describe(section.values.get(name))}; Forebay supports '{expected}'")
+    if "message" not in modalities.values:
+        return None
+    message = modalities.section("message")
+    form = message.optional("format", str) or "structured"
+    if form not in ("flat", "structured"):
+        raise message.refuse("format", f"is '{form}'; Forebay knows 'flat' and 'structured'")
+    variables = document.section("processing_kwargs").section("chat_template").values
+    kept = {name: value for name, value in variables.items() if name not in CUT_KWARGS}
+    return ChatFormat(form == "structured", kept)
 
 
 def _read_overrides(document: Document, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +207,10 @@ def _read_overrides(document: Document, config: Mapping[str, Any]) -> dict[str, 
 def _check_processor(section: Document) -> None:
     """Refuse tokenizer options that would change the tokens."""
     for name, value in section.values.items():
-        known = name == "model_max_length" or name in HARMLESS_KWARGS or (name, value) == ("truncation_side", "right")
+        known = (
+            name in ("model_max_length", *END_KWARGS)
+            or name in HARMLESS_KWARGS
+            or (name, value) == ("truncation_side", "right")
+        )
         if not known and value is not None:
             raise section.refuse(name, f"is {describe(value)}, which Forebay does not understand")

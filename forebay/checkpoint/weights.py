@@ -62,6 +62,16 @@ def iter_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
         )
 
 
+def stored_names(folder: Path) -> frozenset[str]:
+    """Return the names of all tensors of a folder's weights, reading none."""
+    files, index = _find_files(folder)
+    names = set(index)
+    for path in files if not index else ():
+        with (_open_safetensors if path.suffix == ".safetensors" else _open_pickle)(path) as (own, _):
+            names.update(own)
+    return frozenset(names)
+
+
 def load_tensors(folder: Path) -> dict[str, Tensor]:
     """Return copies of all tensors of a folder: for the small modules after a backbone."""
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in iter_weights(folder)}

@@ -42,6 +42,10 @@ class LoadOptions:
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the model on the hub.")] = None
     runner: Annotated[Runner, typer.Option(help="How the checkpoint is run; auto finds out.")] = "auto"
     convert: Annotated[Convert, typer.Option(help="What a model made for another task is turned into.")] = "auto"
+    prompts: Annotated[str | None, typer.Option(help="Family of embedders whose known prompts are used.")] = None
+    template: Annotated[
+        str | None, typer.Option(help="How an LLM reranker reads a pair: a family, a .toml file, or 'plain'.")
+    ] = None
     enable_chunked_prefill: Annotated[
         bool,
         typer.Option(
@@ -85,6 +89,8 @@ class LoadOptions:
             runner=self.runner,
             convert=self.convert,
             io_processor=io_processor,
+            prompts=self.prompts,
+            template=self.template,
             limits=limits or self.limits(),
         )
 

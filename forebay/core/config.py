@@ -162,7 +162,9 @@ class ModelOptions:
     ``model`` is a local folder, a model id of the hub, or ``default`` for the embedded model. ``dtype`` "auto"
     computes in float32 on CPU and in the checkpoint's dtype (never float16 unasked) on an accelerator.
     ``runner`` and ``convert`` force how a checkpoint becomes a pooling model, where "auto" finds out.
-    ``io_processor`` names an installed plugin that serves the task ``plugin``.
+    ``io_processor`` names an installed plugin that serves the task ``plugin``. ``prompts`` turns on the prompts that
+    are known of a family of embedders, by its name. ``template`` tells how a reranker that is a language model reads a
+    pair: a known family's name, the path of a TOML file, or "plain".
     """
 
     model: str = "default"
@@ -175,6 +177,8 @@ class ModelOptions:
     runner: Runner = "auto"
     convert: Convert = "auto"
     io_processor: str | None = None
+    prompts: str | None = None
+    template: str | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest where a field has a wrong type."""
@@ -182,7 +186,7 @@ class ModelOptions:
             if getattr(self, name) is None:
                 raise InvalidRequest(f"{name} is None; expected a name", field=name)
         check_types(self, dict.fromkeys(("model", "dtype", "device", "runner", "convert"), str))
-        check_types(self, dict.fromkeys(("revision", "cache_dir", "io_processor"), str))
+        check_types(self, dict.fromkeys(("revision", "cache_dir", "io_processor", "prompts", "template"), str))
         check_types(self, {"max_model_len": int, "pooler": PoolerConfig})
 
 

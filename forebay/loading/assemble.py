@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from tokenizers import Tokenizer
 
 from forebay.checkpoint.locate import Location, locate
 from forebay.checkpoint.pipeline import StaticEmbeddingStage, TransformerStage
@@ -18,8 +19,11 @@ from forebay.loading.late import make_sides
 from forebay.loading.modules import Loader
 from forebay.loading.plan import Log, Plan, RoutePlan, make_plan
 from forebay.loading.poolers import Built, build_pipeline
+from forebay.loading.reranker import answer_ids, token_id
 from forebay.models.base import Encoder
+from forebay.models.decoder import Decoder
 from forebay.pooling.pooler import Pipeline
+from forebay.text.families import load_prompts
 from forebay.text.files import TokenizerFiles, load_tokenizer
 from forebay.text.late import LateSide
 from forebay.text.prompts import Prompts
@@ -57,13 +61,17 @@ def load_model(options: ModelOptions, on_stage: Callable[[str], None]) -> Loaded
     on_stage("locating")
     location = locate(options.model, revision=options.revision, cache_dir=options.cache_dir)
     spec = read_spec(location.path)
+    if options.prompts is not None:
+        sources = {**spec.sources, "prompts": f"user: the family {options.prompts}"}
+        spec = replace(spec, prompts={**spec.prompts, **load_prompts(options.prompts)}, sources=sources)
     plan = make_plan(spec, options, has_cuda=torch.cuda.is_available())
     on_stage("loading weights")
     loader = Loader(plan, options, Log(list(plan.decisions)))
     texts: dict[str, TextTokenizer] = {}
     built: dict[str, Built] = {}
     for name, route in plan.routes.items():
-        files = load_tokenizer(route.backbone.folder)
+        files = load_tokenizer(route.backbone.folder, _ends(route))
+        route = settle(route, files.tokenizer)  # noqa: PLW2901  (the same route, known completely)
         model = loader.backbone(route, files.tokenizer.get_vocab_size())
         label = f" of route '{name}'" if name else ""
         late = make_sides(spec.late, model, files, label, loader.log)
@@ -91,6 +99,10 @@ def _make_text(
     late: Mapping[str, LateSide] | None,
 ) -> TextTokenizer:
     loader.log.say(f"tokenizer{label}", type(files.tokenizer.model).__name__, files.source)
+    for end in files.ends:
+        loader.log.say(f"special tokens{label}", end, "what the checkpoint's settings ask for")
+    if route.reranker is not None:
+        loader.log.say(f"template{label}", route.reranker.name, route.reranker.source)
     max_len, source = _choose_max_len(route, model, files, loader.options)
     loader.log.say(f"max_model_len{label}", max_len, source)
     if isinstance(route.backbone, TransformerStage) and route.backbone.do_lower_case:
@@ -105,11 +117,26 @@ def _make_text(
         has_specials=is_transformer,
         skips_prompt=not route.include_prompt,
         unknown_id=files.unknown_id,
+        template=None if route.reranker is None else route.reranker.template,
+        frames_once=isinstance(model, Decoder),
         num_types=model.num_types if files.has_types else 1,
         split_len=_choose_split_len(loader, max_len, label),
         overlap=_choose_overlap(loader, max_len),
         late=late,
     )
+
+
+def _ends(route: RoutePlan) -> Mapping[str, bool]:
+    return route.backbone.ends if isinstance(route.backbone, TransformerStage) else {}
+
+
+def settle(route: RoutePlan, tokenizer: Tokenizer) -> RoutePlan:
+    """Give a route the ids of the tokens that it names."""
+    if route.kind == "yes_no" and route.reranker is not None:
+        route = replace(route, rows=answer_ids(route.reranker, tokenizer))
+    if route.step_tag is not None:
+        route = replace(route, step_tag=token_id(tokenizer, route.step_tag))
+    return route
 
 
 def _choose_split_len(loader: Loader, max_len: int, label: str) -> int | None:
@@ -183,6 +210,7 @@ def _abilities(
         is_normalized=all(route.is_normalized for route in built.values()),
         is_mean_score=any(route.pipeline.is_mean_score for route in built.values()),
         score_type=_choose_score_type(default_task, len(labels), loader.log),
+        takes_instruction=any(text.takes_instruction for text in texts.values()),
     )
     if overrides.dimensions is not None:
         PoolingParams(dimensions=overrides.dimensions).check(abilities)

@@ -4,7 +4,7 @@ Tensors are copied one by one and a linear layer is packed as soon as it is whol
 the weights themselves stands in memory.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ _SHOWN = 5
 _HEAD = "head."
 # A language model's decoder that is not stored is the word table itself.
 _TIED = Target("head.decoder.weight", 0)
+_ROWS, _WORDS = Target("head.out.weight", 0), Target("words.weight", 0)
 
 
 def fill(
@@ -60,6 +61,30 @@ def fill(
     _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
     _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
     return num_parameters
+
+
+def pick_rows(
+    tensors: Iterable[tuple[str, Tensor]], naming: Naming, ids: Sequence[int], *, is_tied: bool
+) -> Iterator[tuple[str, Tensor]]:
+    """Pass a decoder's tensors on, of its language model's head only the rows of these tokens.
+
+    A tied head is the word table, whatever is stored beside it.
+    """
+    rows = None
+    for name, tensor in tensors:
+        try:
+            target = naming.resolve(name)
+        except KeyError:
+            target = None
+        if target == _ROWS:
+            if not is_tied:
+                yield name, tensor[list(ids)]
+            continue
+        if is_tied and target == _WORDS:
+            rows = tensor[list(ids)]
+        yield name, tensor
+    if rows is not None:
+        yield "lm_head.weight", rows
 
 
 def _check(name: str, tensor: Tensor) -> None:

@@ -3,8 +3,10 @@
 Routes that share a backbone's folder share its weights.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,16 +21,16 @@ from forebay.checkpoint.pipeline import (
     TransformerStage,
     WeightedLayerPoolingStage,
 )
-from forebay.checkpoint.weights import iter_weights, load_file, load_sparse_static, load_tensors
+from forebay.checkpoint.weights import iter_weights, load_file, load_sparse_static, load_tensors, stored_names
 from forebay.core.config import ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint, WeightsMismatch
 from forebay.layers.native import choose_kernels
 from forebay.layers.program import NoNativeForm, Program, Recorder
-from forebay.loading.fill import fill
+from forebay.loading.fill import fill, pick_rows
 from forebay.loading.plan import Backbone, Log, Plan, RoutePlan
-from forebay.models.base import Encoder
-from forebay.models.heads import attach_head
-from forebay.models.registry import build_encoder
+from forebay.models.base import Encoder, Naming
+from forebay.models.heads import attach_head, attach_rows
+from forebay.models.registry import build_encoder, is_decoder
 from forebay.models.static import StaticEmbedding, fold_model2vec
 from forebay.pooling.activations import identity, module_activation
 from forebay.pooling.heads import Dense, LayerNorm, Stage, normalize
@@ -69,17 +71,35 @@ class Loader:
             return self._static(F.pad(weights, (0, max(0, num_tokens - len(weights))))[:, None])
         with torch.device("meta"):
             model = build_encoder(stage.config)
-            naming = model.naming
-            if route.head is not None:
-                naming = attach_head(model, route.head, stage.config, len(labels_of(stage.config)))
+            naming = self._attach(route, stage, model)
         recorder = self._choose_path(model)
         # A program rounds the products of its layers itself; all else in it is float32.
         dtype = torch.float32 if recorder is not None else getattr(torch, self.plan.dtype)
-        tensors = ((name, tensor) for name, tensor in iter_weights(stage.folder) if name not in route.other_tensors)
+        tensors: Iterable[tuple[str, Tensor]] = (
+            (name, tensor) for name, tensor in iter_weights(stage.folder) if name not in route.other_tensors
+        )
+        if route.rows:
+            tensors = pick_rows(tensors, naming, route.rows, is_tied=_is_tied(stage.config))
         self.num_parameters += fill(model, naming, tensors, dtype, self.device)
         if recorder is not None:
             model.program = Program(recorder)
         return model.eval()
+
+    def _attach(self, route: RoutePlan, stage: TransformerStage, model: Encoder) -> Naming:
+        if route.rows:
+            if max(route.rows) >= model.vocab_size or min(route.rows) < 0:
+                raise UnsupportedCheckpoint(
+                    f"the answers are the tokens {', '.join(map(str, route.rows))}, but the vocabulary has "
+                    f"{model.vocab_size}"
+                )
+            return attach_rows(model, stage.config, len(route.rows), is_score=route.kind == "yes_no")
+        if route.head is None:
+            return model.naming
+        has_bias = True
+        if route.head == "score" or is_decoder(stage.config):
+            has_bias = bool(stored_names(stage.folder) & {"score.bias", "classifier.bias"})
+            self.log.say("head", f"{route.head}{'' if has_bias else ' without bias'}", "the names of the weights")
+        return attach_head(model, route.head, stage.config, len(labels_of(stage.config)), has_bias=has_bias)
 
     def _choose_path(self, model: Encoder) -> Recorder | None:
         """Return the empty model as a recording where the native kernels can run it, its layers marked for them."""
@@ -160,6 +180,15 @@ class Loader:
     def _small(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         self.num_parameters += sum(tensor.numel() for tensor in tensors.values())
         return {name: tensor.to(self.device, torch.float32) for name, tensor in tensors.items()}
+
+
+# transformers' classes whose language model's head is the word table where config.json does not say otherwise.
+_TIED_BY_DEFAULT = ("gemma", "gpt2")
+
+
+def _is_tied(config: Mapping[str, Any]) -> bool:
+    tied = config.get("tie_word_embeddings")
+    return str(config.get("model_type")).startswith(_TIED_BY_DEFAULT) if tied is None else bool(tied)
 
 
 def _read_static(folder: Path) -> Tensor:

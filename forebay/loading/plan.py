@@ -11,6 +11,7 @@ from typing import get_args
 from forebay.checkpoint.pipeline import (
     DenseStage,
     LayerNormStage,
+    LogitScoreStage,
     NormalizeStage,
     PoolingStage,
     Stage,
@@ -30,8 +31,11 @@ from forebay.checkpoint.stages import (
 from forebay.core.config import DType, ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision
+from forebay.loading.reranker import choose_reranker
 from forebay.loading.resolve import Kind, check_overrides, check_runner, resolve_kind, trained_for
 from forebay.models.base import HeadKind
+from forebay.models.registry import is_decoder
+from forebay.text.families import RerankerFamily
 
 _METHOD_OF_MODE = {
     "cls": "CLS",
@@ -43,6 +47,9 @@ _METHOD_OF_MODE = {
 }
 _USER = "user"
 
+# The token that Qwen2.5-Math-PRM scores at.
+PROCESS_TAG = "<extra_0>"
+
 Backbone = TransformerStage | StaticEmbeddingStage | SparseStaticEmbeddingStage
 VectorStage = DenseStage | LayerNormStage | NormalizeStage
 
@@ -52,7 +59,8 @@ class RoutePlan:
     """One straight pipeline: backbone and its head, what happens to tokens, how they are pooled, what follows.
 
     ``methods`` is empty where the route makes no embedding; ``splade`` is set where it makes sparse vectors of
-    the language model's head.
+    the language model's head. ``reranker`` tells how pairs are read, ``rows`` which tokens' logits are answers (known
+    once the tokenizer is), ``step_tag`` the token at which a process reward model scores.
     """
 
     backbone: Backbone
@@ -65,6 +73,9 @@ class RoutePlan:
     vector_stages: tuple[VectorStage, ...] = ()
     is_normalized: bool = False
     splade: SpladePoolingStage | None = None
+    reranker: RerankerFamily | None = None
+    rows: tuple[int, ...] = ()
+    step_tag: str | int | None = None
 
     @property
     def other_tensors(self) -> frozenset[str]:
@@ -154,7 +165,8 @@ def _choose_dtype(routes: Mapping[str, RoutePlan], options: ModelOptions, device
 
 
 def _plan_route(label: str, stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptions, log: Log) -> RoutePlan:
-    kind, source = resolve_kind(stages, spec, options)
+    reranker = choose_reranker(stages, spec, options)
+    kind, source = resolve_kind(stages, spec, options, reranker.source if reranker is not None else None)
     check_overrides(kind, options.pooler)
     log.say(f"kind{label}", kind, source)
     backbone, rest = stages[0], stages[1:]
@@ -162,17 +174,54 @@ def _plan_route(label: str, stages: tuple[Stage, ...], spec: ModelSpec, options:
     log.say(f"stages{label}", " → ".join(map(name_of, stages)), spec.sources["pipeline"])
     if kind == "masked_lm":
         return _plan_sparse(backbone, rest, label)
+    if kind == "yes_no":
+        return _plan_yes_no(backbone, rest, label, reranker)
     if kind == "late":
         return _plan_late(label, backbone, rest, log)
     if kind != "embed":
-        return RoutePlan(backbone, kind, head=kind)
+        return _plan_classifier(backbone, kind, options, reranker)
     if isinstance(backbone, SparseStaticEmbeddingStage):
         return RoutePlan(backbone, "masked_lm")
     route = _plan_embed(label, backbone, list(rest), options, log)
     if not (spec.is_default_pipeline and isinstance(backbone, TransformerStage)):
         return route
-    has_language_model = trained_for(architectures_of(backbone.config)) == "masked_lm"
+    trained = trained_for(architectures_of(backbone.config))
+    if trained == "generate":
+        log.say(f"normalize{label}", True, "convert of a language model: the vector is made unit length")
+        is_causal = backbone.config.get("is_causal") is not False
+        if is_causal and options.pooler.sequence_methods is None and route.methods != ("LAST",):
+            log.say(f"pooling{label}", "LAST", "convert of a language model")
+            route = replace(route, methods=("LAST",))
+        return replace(route, is_normalized=True)
+    has_language_model = trained == "masked_lm"
     return replace(route, head="masked_lm") if has_language_model else route
+
+
+def _plan_yes_no(backbone: Backbone, rest: tuple[Stage, ...], label: str, reranker: RerankerFamily | None) -> RoutePlan:
+    """A language model whose answer to a pair is the score. Without modules.json, nothing follows it."""
+    scores = [stage for stage in rest if not isinstance(stage, PoolingStage)]
+    if reranker is None or any(not isinstance(stage, LogitScoreStage) for stage in scores) or len(scores) > 1:
+        raise UnsupportedCheckpoint(
+            f"modules.json{label}: a language model's logits must be followed by LogitScore alone, found "
+            f"{', '.join(map(name_of, rest)) or 'nothing'}; its pairs need a template"
+        )
+    return RoutePlan(backbone, "yes_no", head="lm_rows", reranker=reranker)
+
+
+def _plan_classifier(
+    backbone: Backbone, kind: Kind, options: ModelOptions, reranker: RerankerFamily | None
+) -> RoutePlan:
+    """A trained classifier; decoders call their heads by other names."""
+    assert isinstance(backbone, TransformerStage), "only a transformer has such a head"
+    names = architectures_of(backbone.config)
+    if kind == "token" and trained_for(names) == "generate":
+        return RoutePlan(backbone, kind, head="lm_rows", rows=options.pooler.returned_token_ids or ())
+    if names and names[0].endswith("RewardModel"):
+        is_process = names[0].endswith("ForProcessRewardModel")
+        tag = (options.pooler.step_tag_id or PROCESS_TAG) if is_process else None
+        return RoutePlan(backbone, kind, head="reward", step_tag=tag)
+    head: HeadKind = "token" if kind == "token" else "score" if is_decoder(backbone.config) else "sequence"
+    return RoutePlan(backbone, kind, head=head, reranker=reranker)
 
 
 def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> RoutePlan:

@@ -14,10 +14,10 @@ from forebay.core.tasks import Task
 from forebay.loading.modules import Loader
 from forebay.loading.plan import RoutePlan, VectorStage
 from forebay.models.base import Encoder
-from forebay.pooling.activations import Calibration, Choice, choose_activation
+from forebay.pooling.activations import Calibration, Choice, choose_activation, identity
 from forebay.pooling.chunks import Pooler
 from forebay.pooling.heads import ClassifyHead, EmbedHead
-from forebay.pooling.methods import METHODS, all_rows, kept_rows, step_rows
+from forebay.pooling.methods import METHODS, Method, all_rows, kept_rows, last_by_id, step_rows
 from forebay.pooling.pooler import (
     ClassifyPooler,
     EmbedPooler,
@@ -58,35 +58,67 @@ def _build_classifier(
     loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpec, overrides: PoolerConfig
 ) -> Built:
     assert isinstance(route.backbone, TransformerStage)
-    config = route.backbone.config
-    labels = labels_of(config)
-    source = spec.sources.get("classifier_activation", "")
-    activation = choose_activation(problem_type_of(config), spec.classifier_activation, source, len(labels))
+    labels, activation = _labels_and_activation(route, spec)
     loader.log.say("activation", activation.name, activation.source)
-    loader.log.say("labels", len(labels), "config.json")
+    loader.log.say("labels", len(labels), "tokens that answer" if route.rows else "config.json")
+    shift = route.reranker.logit_mean if route.reranker is not None else 0.0
     sigma = 1.0 if overrides.logit_sigma is None else overrides.logit_sigma
     head = ClassifyHead(
         _head_of(model),
         activation,
-        Calibration(overrides.logit_mean or 0.0, sigma),
+        Calibration(shift if overrides.logit_mean is None else overrides.logit_mean, sigma),
         use_activation=overrides.use_activation is not False,
     )
-    if route.kind == "sequence":
-        method, *others = overrides.sequence_methods or (model.head_method,)
-        if others:
-            raise InvalidRequest("a classifier reads one row: give one seq_pooling_type", field="pooler_config")
-        loader.log.say(
-            "pooling", method, "user" if overrides.sequence_methods else "what the architecture's head reads"
-        )
-        return Built(Pipeline(model, {Task.CLASSIFY: ClassifyPooler(METHODS[method], head)}), labels=labels)
-    columns = overrides.returned_token_ids
+    if route.kind in ("sequence", "yes_no"):
+        poolers: dict[Task, Pooler] = {Task.CLASSIFY: ClassifyPooler(_row_of(loader, route, model, overrides), head)}
+        if route.head == "reward":
+            poolers[Task.TOKEN_CLASSIFY] = TokenClassifyPooler(all_rows, head)
+        return Built(Pipeline(model, poolers), labels=labels)
+    columns = None if route.rows else overrides.returned_token_ids
     if columns is not None and not all(0 <= column < len(labels) for column in columns):
         raise InvalidRequest(
             f"returned_token_ids must lie in 0 to {len(labels) - 1}, the model's outputs", field="pooler_config"
         )
-    rows = all_rows if overrides.step_tag_id is None else step_rows(overrides.step_tag_id)
+    tag = overrides.step_tag_id if route.step_tag is None or overrides.token_method == "ALL" else route.step_tag
+    rows = step_rows(tag) if isinstance(tag, int) else all_rows
+    loader.log.say(
+        "token pooling", "ALL" if tag is None else f"STEP at token {tag}", "user, or what the architecture is"
+    )
     kept = labels if columns is None else tuple(labels[column] for column in columns)
     return Built(Pipeline(model, {Task.TOKEN_CLASSIFY: TokenClassifyPooler(rows, head, columns)}), labels=kept)
+
+
+def _labels_and_activation(route: RoutePlan, spec: ModelSpec) -> tuple[tuple[str, ...], Choice]:
+    assert isinstance(route.backbone, TransformerStage)
+    config = route.backbone.config
+    source = spec.sources.get("classifier_activation", "")
+    if route.rows:  # the config describes a generator
+        labels = ("score",) if route.kind == "yes_no" else tuple(f"token {id_}" for id_ in route.rows)
+        return labels, choose_activation(None, spec.classifier_activation, source, len(labels))
+    labels = labels_of(config)
+    if route.head == "reward" and route.kind == "sequence":
+        return labels, Choice(identity, "identity", "a reward is no probability")
+    return labels, choose_activation(problem_type_of(config), spec.classifier_activation, source, len(labels))
+
+
+def _row_of(loader: Loader, route: RoutePlan, model: Encoder, overrides: PoolerConfig) -> Method:
+    """The row of a sequence that its classifier reads."""
+    assert isinstance(route.backbone, TransformerStage)
+    wish = overrides.sequence_methods
+    if wish is not None:
+        if len(wish) > 1:
+            raise InvalidRequest("a classifier reads one row: give one seq_pooling_type", field="pooler_config")
+        loader.log.say("pooling", wish[0], "user")
+        return METHODS[wish[0]]
+    if route.head == "sequence":
+        loader.log.say("pooling", model.head_method, "what the architecture's head reads")
+        return METHODS[model.head_method]
+    padding = route.backbone.config.get("pad_token_id")
+    if route.kind == "yes_no" or not isinstance(padding, int):
+        loader.log.say("pooling", "LAST", "what the answer stands behind" if route.rows else "no padding id")
+        return METHODS["LAST"]
+    loader.log.say("pooling", f"last token that is not {padding}", "transformers' rule, config.json: pad_token_id")
+    return last_by_id(padding)
 
 
 def _build_late(loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpec) -> Built:

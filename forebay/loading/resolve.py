@@ -11,7 +11,7 @@ from forebay.checkpoint.spec import ModelSpec, architectures_of
 from forebay.core.config import ModelOptions, PoolerConfig
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 
-Kind = Literal["embed", "sequence", "token", "masked_lm", "late"]
+Kind = Literal["embed", "sequence", "token", "masked_lm", "late", "yes_no"]
 
 # The first suffix that an architecture's name ends with tells what it was trained for.
 SUFFIXES: dict[str, Kind | Literal["generate"]] = {
@@ -22,6 +22,8 @@ SUFFIXES: dict[str, Kind | Literal["generate"]] = {
     "ForSequenceClassification": "sequence",
     "ClassificationModel": "sequence",
     "ForTokenClassification": "token",
+    "ForProcessRewardModel": "token",
+    "ForRewardModel": "sequence",
     "ForMaskedLM": "masked_lm",
     "ForPreTraining": "embed",
     "ForTextEncoding": "embed",
@@ -54,6 +56,7 @@ ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
     "sequence": _ALWAYS | _SEQUENCE | _SCORES | _CHUNKS | {"chunk_scores"},
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
+    "yes_no": _ALWAYS | _SCORES | {"use_activation"},
     "late": _ALWAYS | {"use_activation", "dimensions"},
 }
 
@@ -70,8 +73,16 @@ def check_overrides(kind: Kind, config: PoolerConfig) -> None:
             )
 
 
-def resolve_kind(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptions) -> tuple[Kind, str]:
-    """Return what a route is, and who said so. Raises where the checkpoint and the user's word contradict."""
+_KIND_OF_TASK: dict[str, Kind] = {"sequence-classification": "sequence", "fill-mask": "masked_lm"}
+
+
+def resolve_kind(
+    stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptions, reranker: str | None = None
+) -> tuple[Kind, str]:
+    """Return what a route is, and who said so. Raises where the checkpoint and the user's word contradict.
+
+    ``reranker`` tells who said that it is a reranker of pairs.
+    """
     backbone = stages[0]
     if not isinstance(backbone, TransformerStage):
         return "embed", "modules.json" if not spec.is_default_pipeline else "a static embedding's files"
@@ -81,20 +92,28 @@ def resolve_kind(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOptio
     trained = trained_for(names)
     if options.convert == "embed":
         return "embed", "user: convert"
+    if options.pooler.returned_token_ids is not None and trained == "generate":
+        return "token", "user: returned_token_ids of the language model's head"
+    if backbone.task == "text-generation":
+        return "yes_no", "modules.json: LogitScore"
+    if trained == "generate" and reranker is not None and spec.is_default_pipeline:
+        return "yes_no", reranker
     if options.convert == "classify":
-        if trained not in ("sequence", "token"):
-            raise UnsupportedCheckpoint(
-                f"convert is 'classify', but the architecture {_shown(names)} has no trained classifier; "
-                "use convert 'auto' or 'embed'"
-            )
-        return trained, "user: convert"
-    if backbone.task == "sequence-classification":
-        return "sequence", "modules.json"
-    if backbone.task == "fill-mask":
-        return "masked_lm", "modules.json"
+        return _as_classifier(names, trained), "user: convert"
+    if backbone.task in _KIND_OF_TASK:
+        return _KIND_OF_TASK[backbone.task], "modules.json"
     if not spec.is_default_pipeline:
         return "embed", "modules.json"
     return _from_architecture(names, trained)
+
+
+def _as_classifier(names: tuple[str, ...], trained: Kind | Literal["generate"] | None) -> Kind:
+    if trained is None or trained not in ("sequence", "token"):
+        raise UnsupportedCheckpoint(
+            f"convert is 'classify', but the architecture {_shown(names)} has no trained classifier; "
+            "use convert 'auto' or 'embed'"
+        )
+    return trained
 
 
 def _from_architecture(names: tuple[str, ...], trained: Kind | Literal["generate"] | None) -> tuple[Kind, str]:

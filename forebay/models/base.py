@@ -87,7 +87,7 @@ class Naming:
         return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
 
 
-HeadKind = Literal["sequence", "token", "masked_lm"]
+HeadKind = Literal["sequence", "token", "masked_lm", "score", "reward", "lm_rows"]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from forebay.layers.linear import Linear
 from forebay.layers.norm import RMSNorm
 from forebay.layers.program import Inputs, NoNativeForm, Recorder, State
 from forebay.layers.rotary import Rotary, Turns, read_parameters, read_rotary, rotate
-from forebay.models.base import Encoder, LayerHook, Naming, read
+from forebay.models.base import Encoder, HeadKind, HeadNames, LayerHook, Naming, read
 
 SLIDING = "sliding_attention"
 
@@ -42,6 +42,14 @@ def llama_naming(**more: str) -> Naming:
     """The names that Llama gave its tensors and most others took over; ``more`` are those inside a layer."""
     in_layer = LLAMA_LAYER | {name.replace("__", "."): own for name, own in more.items()}
     return Naming(("model.",), "layers.", in_layer, LLAMA_OUTSIDE, UNUSED)
+
+
+HEADS: dict[HeadKind, HeadNames] = {
+    "score": HeadNames({"score": "out"}),
+    "token": HeadNames({"score": "out", "classifier": "out"}),
+    "reward": HeadNames({"score.0": "dense", "score.2": "out"}, activation="relu"),
+    "lm_rows": HeadNames({"lm_head": "out", "embed_out": "out"}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +158,7 @@ class Decoder(Encoder):
     ``reads_length``: a token's state depends on how long its whole text is, so that a text can't be read in parts.
     """
 
+    heads = HEADS
     is_causal: bool
     num_kv_heads: int
     head_dim: int

@@ -1,4 +1,4 @@
-"""The trained heads that stand behind an encoder: sequence classifier, token classifier, masked language model.
+"""The trained heads that stand behind a model: classifiers of sequences and tokens, language models, rows of them.
 
 Architectures differ in what they call a head's tensors and in one activation; each says so in its ``HeadNames``.
 """
@@ -44,11 +44,11 @@ class SequenceHead(Head):
 
 
 class TokenHead(Head):
-    """One linear layer on every token: logits [T, labels]."""
+    """One linear layer on every token: logits [T, labels]; or on the row that a decoder's classifier reads."""
 
-    def __init__(self, hidden_size: int, num_labels: int) -> None:
+    def __init__(self, hidden_size: int, num_labels: int, *, has_bias: bool = True) -> None:
         super().__init__()
-        self.out = Linear(hidden_size, num_labels)
+        self.out = Linear(hidden_size, num_labels, bias=has_bias)
 
     def compute(self, rows: Tensor) -> Tensor:
         """[T, H] → [T, labels]."""
@@ -72,7 +72,36 @@ class MaskedLMHead(Head):
         return logits
 
 
-def attach_head(encoder: Encoder, kind: HeadKind, config: Mapping[str, Any], num_labels: int) -> Naming:
+class LMRowsHead(Head):
+    """Some rows of a language model's head: the logits of as many tokens; ``is_score``: the first less the second."""
+
+    def __init__(self, hidden_size: int, num_rows: int, soft_cap: float | None, *, is_score: bool) -> None:
+        super().__init__()
+        self.out = Linear(hidden_size, num_rows, bias=False)
+        self._soft_cap = soft_cap
+        self._is_score = is_score
+
+    def compute(self, rows: Tensor) -> Tensor:
+        """[n, H] → [n, tokens], or [n, 1]."""
+        logits: Tensor = self.out(rows)
+        if self._soft_cap is not None:
+            logits = self._soft_cap * (logits / self._soft_cap).tanh()
+        return logits[:, :1] - logits[:, 1:] if self._is_score and logits.shape[1] == 2 else logits
+
+
+def attach_rows(encoder: Encoder, config: Mapping[str, Any], num_rows: int, *, is_score: bool) -> Naming:
+    """Give an empty decoder so many rows of its language model's head; return the naming that loads both."""
+    names = encoder.heads.get("lm_rows")
+    if names is None:
+        raise UnsupportedCheckpoint("this architecture has no language model's head that answers could be read from")
+    cap = read(config, "final_logit_softcapping", float, 0.0) or None
+    encoder.head = LMRowsHead(encoder.hidden_size, num_rows, cap, is_score=is_score)
+    return replace(encoder.naming, outside={**encoder.naming.outside, **_in_head(names.modules)})
+
+
+def attach_head(
+    encoder: Encoder, kind: HeadKind, config: Mapping[str, Any], num_labels: int, *, has_bias: bool = True
+) -> Naming:
     """Give an empty encoder the head of that kind; return the naming that loads both."""
     names = encoder.heads.get(kind)
     if names is None:
@@ -81,10 +110,10 @@ def attach_head(encoder: Encoder, kind: HeadKind, config: Mapping[str, Any], num
     activation = names.activation or read(config, "hidden_act", str, read(config, "activation", str, "gelu"))
     encoder.head = encoder.make_head(kind, num_labels)
     match kind if encoder.head is None else None:
-        case "sequence":
+        case "sequence" | "reward":
             encoder.head = SequenceHead(encoder.hidden_size, num_labels, activation)
-        case "token":
-            encoder.head = TokenHead(encoder.hidden_size, num_labels)
+        case "token" | "score":
+            encoder.head = TokenHead(encoder.hidden_size, num_labels, has_bias=has_bias)
         case "masked_lm":
             encoder.head = MaskedLMHead(encoder, activation, read(config, "layer_norm_eps", float, 1e-12))
     outside = {**encoder.naming.outside, **_in_head(names.modules)}

@@ -29,6 +29,17 @@ ENCODERS: dict[str, tuple[str, str]] = {
 }
 
 
+def is_decoder(config: Mapping[str, Any]) -> bool:
+    """Tell whether a config.json describes a decoder that Forebay runs."""
+    model_type = str(config.get("model_type"))
+    if model_type not in ENCODERS:
+        return False
+    from forebay.models.decoder import Decoder
+
+    module, name = ENCODERS[model_type]
+    return issubclass(getattr(import_module(module), name), Decoder)
+
+
 def build_encoder(config: Mapping[str, Any]) -> Encoder:
     """Return the (empty) encoder that a config.json describes; an unknown kind is refused by name."""
     model_type = str(config.get("model_type"))

@@ -1,13 +1,16 @@
 """Reads a checkpoint's tokenizer: tokenizer.json as it stands, or the slow files converted by transformers."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer, normalizers, processors
 
 from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint
+from forebay.text.frames import read_frame
+from forebay.text.pairs import read_pair_frame
 
 _SLOW_FILES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 # transformers builds the normaliser of these classes from tokenizer_config.json, whatever tokenizer.json says.
@@ -30,7 +33,8 @@ class TokenizerFiles:
 
     ``marker_ids`` are the ids of its cls, eos, pad and unk tokens: no words of the text. ``unknown_id`` is the last's.
     ``has_types`` tells that the model gets its token types; ``filler_id`` is the id of its mask token or, where it has
-    none, its eos token, with which queries are filled up for late interaction.
+    none, its eos token, with which queries are filled up for late interaction;
+    ``ends`` tells which special tokens were added to the template.
     """
 
     tokenizer: Tokenizer
@@ -41,10 +45,14 @@ class TokenizerFiles:
     unknown_id: int | None
     has_types: bool = True
     filler_id: int | None = None
+    ends: tuple[str, ...] = ()
 
 
-def load_tokenizer(folder: Path) -> TokenizerFiles:
-    """Read the tokenizer in ``folder``. Raises a LoadError that tells the true cause."""
+def load_tokenizer(folder: Path, ends: Mapping[str, bool] | None = None) -> TokenizerFiles:
+    """Read the tokenizer in ``folder``. Raises a LoadError that tells the true cause.
+
+    ``ends`` overrides what tokenizer_config.json says of ``add_bos_token`` and ``add_eos_token``.
+    """
     config = _read_config(folder / "tokenizer_config.json")
     max_len = config.get("model_max_length")
     side = config.get("truncation_side", "right")
@@ -52,6 +60,7 @@ def load_tokenizer(folder: Path) -> TokenizerFiles:
         raise UnsupportedCheckpoint(f"tokenizer_config.json: truncation_side is {side!r}, expected 'left' or 'right'")
     tokenizer, source = _read_tokenizer(folder)
     _apply_bert_options(tokenizer, config)
+    added = _add_ends(tokenizer, {**config, **(ends or {})})
     limit = int(max_len) if isinstance(max_len, int | float) and 0 < max_len < _NO_LIMIT else None
     unknown_id = _id_of_role("unk", tokenizer, config)
     if unknown_id is None and isinstance(unknown := getattr(tokenizer.model, "unk_token", None), str):
@@ -60,7 +69,36 @@ def load_tokenizer(folder: Path) -> TokenizerFiles:
     known = frozenset(id_ for id_ in marker_ids if id_ is not None)
     fillers = (_id_of_role("mask", tokenizer, config), _id_of_role("eos", tokenizer, config))
     filler_id = next((id_ for id_ in fillers if id_ is not None), None)
-    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id, _has_types(config), filler_id)
+    return TokenizerFiles(tokenizer, limit, side, source, known, unknown_id, _has_types(config), filler_id, added)
+
+
+def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Put the tokens around a text that its configuration asks for and tokenizer.json, taken literally, lacks."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    missing: dict[str, int] = {}
+    for role in ("bos", "eos"):
+        id_ = _id_of_role(role, tokenizer, config) if config.get(f"add_{role}_token") is True else None
+        present = tokenizer.encode("").ids
+        if id_ is not None and id_ not in present:
+            missing[role] = id_
+    if not missing:
+        return ()
+    frame, pair = read_frame(tokenizer), read_pair_frame(tokenizer)
+    before, after = ([missing[role]] if role in missing else [] for role in ("bos", "eos"))
+    prefix, suffix = [*before, *frame.prefix.tolist()], [*frame.suffix.tolist(), *after]
+    middle = [] if pair is None else pair.middle.tolist()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*_names(tokenizer, prefix), "$A", *_names(tokenizer, suffix)],
+        pair=[*_names(tokenizer, prefix), "$A", *_names(tokenizer, middle), "$B:1", *_names(tokenizer, suffix)],
+        special_tokens=[(str(tokenizer.id_to_token(id_)), id_) for id_ in {*prefix, *middle, *suffix}],
+    )
+    texts = {role: str(tokenizer.id_to_token(id_)) for role, id_ in missing.items()}
+    return tuple(f"{texts[role]} {'before' if role == 'bos' else 'behind'} every text" for role in missing)
+
+
+def _names(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    return [str(tokenizer.id_to_token(id_)) for id_ in ids]
 
 
 def _has_types(config: dict[str, Any]) -> bool:
@@ -71,7 +109,7 @@ def _has_types(config: dict[str, Any]) -> bool:
     return str(config.get("tokenizer_class")).removesuffix("Fast") not in _UNTYPED_CLASSES
 
 
-def _id_of_role(role: str, tokenizer: Tokenizer, config: dict[str, Any]) -> int | None:
+def _id_of_role(role: str, tokenizer: Tokenizer, config: Mapping[str, Any]) -> int | None:
     """Return the id of the token that the configuration names for a role, written as a text or an object."""
     name = config.get(f"{role}_token")
     text = name.get("content") if isinstance(name, dict) else name

@@ -2,11 +2,15 @@
 cut where both together are too long. Pure; it knows no texts, only their ids.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from forebay.core.errors import InvalidRequest
+from forebay.core.request import Item
 
 Ids = NDArray[np.int32]
 
@@ -85,3 +89,10 @@ def longest_first(firsts: Ids, seconds: Ids, room: int) -> tuple[Ids, Ids]:
     kept_longer = np.where(is_still_over, room - room // 2, kept_longer)
     is_swapped = firsts > seconds
     return np.where(is_swapped, kept_longer, kept_shorter), np.where(is_swapped, kept_shorter, kept_longer)
+
+
+def check_pairs(firsts: Sequence[Item], seconds: Sequence[str]) -> None:
+    """Refuse what is no pair of texts."""
+    for index, pair in enumerate(zip(firsts, seconds, strict=True)):
+        if not all(isinstance(text, str) for text in pair):
+            raise InvalidRequest(f"input[{index}] is not a pair of texts; token ids can't be paired", index=index)

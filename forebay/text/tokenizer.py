@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 
-from forebay.core.errors import InputTooLong, InvalidRequest, UnsupportedCheckpoint
+from forebay.core.errors import InputTooLong, InvalidRequest
 from forebay.core.params import TextParams
 from forebay.core.request import Item, Reading
+from forebay.text.framed import FramedPairs, PairLimits
+from forebay.text.frames import Frame, read_frame
 from forebay.text.late import LateSide
-from forebay.text.pairs import longest_first, read_pair_frame
+from forebay.text.pairs import check_pairs, longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
+from forebay.text.templates import PairTemplate
 
 Ids = NDArray[np.int32]
 Side = Literal["left", "right"]
@@ -32,7 +35,6 @@ _MIN_CHARS = 4096
 _MARGIN = 256
 _NO_LIMIT = 1 << 40
 _NO_RULES = LateSide()
-_PROBES = ("a", "0", "the", "。")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +55,6 @@ class Encoded:
     readings: list[Reading] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The special tokens before and after a single text."""
-
-    prefix: Ids
-    suffix: Ids
-
-    def __len__(self) -> int:
-        return len(self.prefix) + len(self.suffix)
-
-    def wrap(self, body: Ids) -> Ids:
-        """Return prefix + body + suffix."""
-        return np.concatenate([self.prefix, body, self.suffix])
-
-    def unwrap(self, ids: Ids) -> Ids:
-        """Return what stands between prefix and suffix, if the ids have both, else all of them."""
-        head, tail = len(self.prefix), len(ids) - len(self.suffix)
-        if head <= tail and np.array_equal(ids[:head], self.prefix) and np.array_equal(ids[tail:], self.suffix):
-            return ids[head:tail]
-        return ids
-
-
-def read_frame(tokenizer: Tokenizer) -> Frame:
-    """Find the special tokens that the tokenizer puts around a single text."""
-    for probe in _PROBES:
-        plain = tokenizer.encode(probe, add_special_tokens=False).ids
-        framed = tokenizer.encode(probe).ids
-        if not plain:
-            continue
-        for head in range(len(framed) - len(plain) + 1):
-            tail = head + len(plain)
-            if framed[head:tail] == plain:
-                return Frame(np.array(framed[:head], np.int32), np.array(framed[tail:], np.int32))
-    raise UnsupportedCheckpoint("tokenizer.json: its template changes the tokens of a text, which is not supported")
-
-
 def lowercase_first(tokenizer: Tokenizer) -> None:
     """Lower-case texts before all other normalisation (``do_lower_case`` of sentence-transformers)."""
     lower = normalizers.Lowercase()
@@ -103,7 +69,8 @@ class TextTokenizer:
     ``split_len`` is how many tokens of a long text are read by windows (None: it is cut), each of which repeats the
     last ``overlap`` tokens of the one before it; ``unknown_id`` is the id of what the vocabulary lacks; ``num_types``
     the number of token types that the model tells apart; ``late`` are the two sides of late interaction, in models
-    for it: a text of no side is read as a document.
+    for it: a text of no side is read as a document; ``template`` makes one text of a pair; ``frames_once`` leaves out
+    a special token that the text has at that end already.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -119,6 +86,8 @@ class TextTokenizer:
         overlap: int = 0,
         unknown_id: int | None = None,
         num_types: int = 1,
+        template: PairTemplate | None = None,
+        frames_once: bool = False,
         late: Mapping[str, LateSide] | None = None,
     ) -> None:
         tokenizer.no_truncation()
@@ -137,6 +106,13 @@ class TextTokenizer:
         self._pair_frame = read_pair_frame(tokenizer) if has_specials else None
         self._num_types = num_types
         self._late = late
+        self._framed = None if template is None else FramedPairs(tokenizer, template, self._encode_batch)
+        self._frames_once = frames_once
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether the template of pairs has a place for one."""
+        return self._framed is not None and self._framed.template.takes_instruction
 
     def encode(self, items: Sequence[Item], params: TextParams, prompt: str, *, splits: bool = False) -> Encoded:
         """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else.
@@ -171,7 +147,8 @@ class TextTokenizer:
         first = np.cumsum(counts) - counts
         window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
         window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
-        ids = [frame.wrap(window) for parts in windows for window in parts]
+        wrap = frame.wrap_once if self._frames_once else frame.wrap
+        ids = [wrap(window) for parts in windows for window in parts]
         readings = None
         if self._late is not None:
             completed = [late.complete(row, self.max_len) for row in ids]
@@ -191,6 +168,8 @@ class TextTokenizer:
         Each distinct text is tokenized once. Of pairs that are too long the longer text is cut, as it was trained; a
         model that was loaded so reads the second text by windows instead, each beside the whole first one.
         """
+        if self._framed is not None:
+            return self._encode_framed(self._framed, firsts, seconds, params, prompt)
         frame = self._pair_frame
         if frame is None or (self._num_types > 1 and frame.num_types > self._num_types):
             raise InvalidRequest("this model's tokenizer has no format for pairs of texts; send single texts")
@@ -226,13 +205,33 @@ class TextTokenizer:
         owners = np.fromiter((index for index, _, _ in pairs), np.int64, len(pairs))
         return Encoded(ids, truncated, np.zeros(len(ids), np.int64), owners, types)
 
+    def _encode_framed(
+        self, framed: FramedPairs, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str
+    ) -> Encoded:
+        """Tokenize pairs by the template; a prompt is its instruction."""
+        check_pairs(firsts, seconds)
+        limits = PairLimits(
+            min(params.max_tokens or self.max_len, self.max_len),
+            params.max_tokens_per_query,
+            params.max_tokens_per_doc,
+            (params.truncation_side or self._side) == "left",
+        )
+        instruction = prompt if params.instruction is None else params.instruction
+        ids, truncated = framed.make([str(first) for first in firsts], seconds, instruction, limits)
+        if not params.truncate and truncated.any():
+            index = int(truncated.argmax())
+            raise InputTooLong(
+                f"input[{index}] is a pair that has more than the {limits.pair} tokens that are read, "
+                "template included; send shorter texts, or allow truncation",
+                index=index,
+            )
+        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
+
     def _pair_bodies(
         self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side
     ) -> tuple[list[Ids], NDArray[np.bool_], list[Ids], NDArray[np.bool_]]:
         """Token ids of all first and all second texts, and which texts were cut before."""
-        for index, pair in enumerate(zip(firsts, seconds, strict=True)):
-            if not all(isinstance(text, str) for text in pair):
-                raise InvalidRequest(f"input[{index}] is not a pair of texts; token ids can't be paired", index=index)
+        check_pairs(firsts, seconds)
         texts = [*(f"{prompt}{first}" for first in firsts), *seconds]
         place_of = {text: place for place, text in enumerate(dict.fromkeys(texts))}
         bodies, was_cut = self._encode_texts(list(place_of), room, side)

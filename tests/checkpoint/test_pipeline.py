@@ -219,7 +219,6 @@ def test_static_embedding(tmp_path: Path) -> None:
         "sentence_transformers.sparse_encoder.models.SparseAutoEncoder",
         "sentence_transformers.sparse_encoder.modules.csr.CSRSparsity",
         "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-        "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
         "transformers_modules.org.name.custom_st.Transformer",
         "custom_st.Pooling",
         "Pooling",

@@ -40,6 +40,8 @@ KINDS = {
     "BertForSequenceClassification": "sequence",
     "SomeClassificationModel": "sequence",
     "BertForTokenClassification": "token",
+    "Qwen2ForProcessRewardModel": "token",
+    "Qwen2ForRewardModel": "sequence",
     "BertForMaskedLM": "masked_lm",
     "Qwen3ForCausalLM": "generate",
     "T5ForConditionalGeneration": "generate",
@@ -156,12 +158,12 @@ def test_an_encoder_with_another_head(family: str, head: str, tmp_path: Path) ->
 
 
 def test_a_generative_model_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
-    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 8}
+    config = {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "hidden_size": 8}
     (tiny.bert(tmp_path) / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(UnsupportedCheckpoint, match="convert 'embed'"):
         PoolingModel(str(tmp_path))
-    with pytest.raises(UnsupportedCheckpoint, match="model_type 'qwen3'"):
+    with pytest.raises(UnsupportedCheckpoint, match="model_type 'mamba'"):
         PoolingModel(str(tmp_path), convert="embed")
 
 

@@ -38,7 +38,14 @@ from forebay.server.schema import Body
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- generated:(?!end)(\S+) -->\n).*?(<!-- generated:end -->)", re.DOTALL)
 
-HEAD_WORDS = {"sequence": "classifier", "token": "tagger", "masked_lm": "language model"}
+HEAD_WORDS = {
+    "sequence": "classifier",
+    "token": "tagger",
+    "masked_lm": "language model",
+    "score": "classifier",
+    "reward": "reward model",
+    "lm_rows": "reranker by the answers of a language model",
+}
 KIND_WORDS = {
     "embed": "an embedder",
     "sequence": "a classifier of texts",

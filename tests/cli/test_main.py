@@ -54,7 +54,7 @@ def test_no_command_shows_help_and_fails(cli):
         (["embed", "--prompt-name", "query", "--prompt", "p", "{input}"], "exclude each other"),
         (["embed", "absent.txt"], "'absent.txt' is not there"),
         (["serve", "--port", "65536"], "--port"),
-        (["serve", "--dtype", "int8"], "--dtype"),
+        (["serve", "--dtype", "int4"], "--dtype"),
         (["serve", "--pooler-config", "{"], "--pooler-config is not JSON"),
         (["serve", "--pooler-config", "[]"], "--pooler-config is a JSON list"),
         (["serve", "--pooler-config", '{"normalize": true}'], "use 'use_activation'"),

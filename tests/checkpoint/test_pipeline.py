@@ -218,7 +218,6 @@ def test_static_embedding(tmp_path: Path) -> None:
         *(OLD + name for name in ("CNN", "LSTM", "BoW", "WordWeights", "WordEmbeddings", "CLIPModel", "STAGES", "")),
         "sentence_transformers.sparse_encoder.models.SparseAutoEncoder",
         "sentence_transformers.sparse_encoder.modules.csr.CSRSparsity",
-        "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
         "transformers_modules.org.name.custom_st.Transformer",
         "custom_st.Pooling",
         "Pooling",

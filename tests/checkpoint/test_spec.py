@@ -73,10 +73,7 @@ def test_default_prompt_that_is_a_placeholder(tmp_path: Path) -> None:
         ({"similarity_fn_name": "maxsim"}, "'similarity_fn_name' is 'maxsim', expected one of cosine"),
         ({"truncate_dim": 0}, "'truncate_dim' is 0, expected at least 1"),
         ({"truncate_dim": True}, "'truncate_dim' is true, expected a whole number"),
-        *(
-            ({"model_type": name}, f"'model_type' is '{name}'")
-            for name in ("MultiVectorEncoder", "ColBERT", "crossencoder")
-        ),
+        *(({"model_type": name}, f"'model_type' is '{name}'") for name in ("Colbert", "crossencoder")),
         ({"max_active_dims": 0}, "'max_active_dims' is 0, expected at least 1"),
         ({"max_active_dims": "9"}, "'max_active_dims' is '9', expected a whole number"),
         ({"activation_fn": "os.system"}, "'activation_fn' is 'os.system'"),

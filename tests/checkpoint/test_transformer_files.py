@@ -146,7 +146,6 @@ def test_model_overrides(tmp_path: Path, name: str) -> None:
             {"modality_config": {"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}}},
             "'method_output_name' is a list",
         ),
-        ({"query_length": 32}, "'query_length' is 32"),
         ({"newer_option": "x"}, "'newer_option' is 'x'"),
         ({"model_args": {"default_task": "retrieval"}}, "model_args: 'default_task' is 'retrieval'"),
         ({"model_args": []}, "'model_args' is a list, expected an object"),

@@ -96,7 +96,7 @@ def test_interrupt_is_exit_code_130_and_keeps_the_run(fake_command, tmp_path):
     source.write_text("text\n" * 1000)
     process = subprocess.Popen(
         [*fake_command, "embed", source, "-o", out],
-        env=os.environ | {"FAKE_DELAY": "0.05"},
+        env=os.environ | {"FAKE_DELAY": "2"},
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -37,6 +37,7 @@ def test_every_option_reaches_its_field(cli, served, monkeypatch):
         "serve", "some/model", "--host", "0.0.0.0", "--port", 0, "--served-name", "a", "--served-name", "b",
         "--dtype", "bfloat16", "--device", "cuda:1", "--max-model-len", 100, "--revision", "v1", "--cache-dir", "/c",
         "--runner", "pooling", "--convert", "embed", "--io-processor", "lines",
+        "--prompts", "e5", "--template", "plain",
         "--pooler-config", '{"pooling_type": "CLS", "use_activation": false, "dimensions": 4}',
         "--max-step-tokens", 7, "--max-queued-tokens", 8, "--max-passes", 9, "--max-lane-wait", 0.5,
         "--max-items", 10, "--max-body-mb", 2, "--request-timeout", 11, "--drain-seconds", 12, "--bulk-items", 13,
@@ -45,7 +46,7 @@ def test_every_option_reaches_its_field(cli, served, monkeypatch):
     model, limits, options = served[0]
     pooler = PoolerConfig(pooling_type="CLS", use_activation=False, dimensions=4)
     assert model == ModelOptions(
-        "some/model", "v1", "bfloat16", "cuda:1", 100, pooler, "/c", "pooling", "embed", "lines"
+        "some/model", "v1", "bfloat16", "cuda:1", 100, pooler, "/c", "pooling", "embed", "lines", "e5", "plain"
     )
     assert limits == EngineLimits(7, 8, 9, 0.5, False, False, 14, 15)
     assert options == ServerOptions("0.0.0.0", 0, ("a", "b"), "secret", 2 << 20, 10, 13, 11.0, 12.0)
@@ -53,4 +54,4 @@ def test_every_option_reaches_its_field(cli, served, monkeypatch):
 
 def test_no_field_was_forgotten(cli, served):
     """The test above names them all: a new field must come with its option."""
-    assert [len(fields(kind)) for kind in (ModelOptions, EngineLimits, ServerOptions)] == [10, 8, 9]
+    assert [len(fields(kind)) for kind in (ModelOptions, EngineLimits, ServerOptions)] == [12, 8, 9]

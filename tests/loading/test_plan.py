@@ -184,7 +184,7 @@ def test_device(wish: str, has_cuda: bool, device: str) -> None:
         ({"device": ""}, "device"),
         ({"dtype": "float16"}, "dtype"),
         ({"dtype": "half"}, "dtype"),
-        ({"dtype": "int8"}, "dtype"),
+        ({"dtype": "int4"}, "dtype"),
         ({"dtype": ""}, "dtype"),
         ({"runner": "generate"}, "runner"),
         ({"convert": "reward"}, "convert"),

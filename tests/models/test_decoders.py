@@ -102,7 +102,7 @@ def test_a_mistake_would_be_seen(store: Store, case: DecoderCase, mutant: str) -
 def test_alone_is_as_in_a_batch(store: Store, case: DecoderCase) -> None:
     folder = folder_of(store, case)
     alone = [states(folder, [row])[0] for row in texts()]
-    assert difference(states(folder, texts()), alone) <= 1e-6
+    assert difference(states(folder, texts()), alone) <= 2e-6  # products of other sizes add up in another order
 
 
 @pytest.mark.parametrize("family", sorted(tiny.DECODERS))

@@ -69,6 +69,8 @@ def serve(
             runner=loading.runner,
             convert=loading.convert,
             io_processor=io_processor,
+            prompts=loading.prompts,
+            template=loading.template,
         ),
         loading.limits(
             max_step_tokens=max_step_tokens,

@@ -99,6 +99,7 @@ def test_interrupt_is_exit_code_130_and_keeps_the_run(fake_command, tmp_path):
         env=os.environ | {"FAKE_DELAY": "2"},
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
     )
     while not out.with_name("out.npy.progress").exists():
         assert process.poll() is None

@@ -4,12 +4,9 @@
 process of its own, best of several rounds, with the processes' peak memory. Both must give the same order.
 """
 
-import argparse
-
 import numpy as np
 
-from benchmarks.machine import describe_machine
-from benchmarks.rerank import SHAPES, Measured, best_of, make_texts, measure, run_forebay
+from benchmarks.rerank import Measured, best_of, make_texts, print_table, run_forebay
 
 DIMENSION, QUERY_LENGTH = 128, 32
 
@@ -22,14 +19,14 @@ def run_reference(model_name: str, shape: Shape) -> Measured:
     queries, documents = make_texts(*shape[:2])
     model = MultiVectorEncoder(model_name, device="cpu")
 
-    def rank() -> list[int]:
+    def rank(some: list[str]) -> list[int]:
         best = []
-        for query in queries:
+        for query in some:
             scores = model.similarity(model.encode_query([query]), model.encode_document(documents))
             best.append(int(scores[0].argmax()))
         return best
 
-    return best_of(shape[2], rank)
+    return best_of(shape[2], lambda: rank(queries), lambda: rank(queries[:1]))
 
 
 def _make_vectors(shape: Shape) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -49,7 +46,11 @@ def run_maxsim(model_name: str, shape: Shape) -> Measured:
     queries, documents = _make_vectors(shape)
     flat = torch.from_numpy(np.concatenate(documents))
     lens = np.array([len(rows) for rows in documents], np.int64)
-    return best_of(shape[2], lambda: [int(max_sim(torch.from_numpy(query), flat, lens).argmax()) for query in queries])
+
+    def rank() -> list[int]:
+        return [int(max_sim(torch.from_numpy(query), flat, lens).argmax()) for query in queries]
+
+    return best_of(shape[2], rank, rank)
 
 
 def run_loop(model_name: str, shape: Shape) -> Measured:
@@ -58,30 +59,12 @@ def run_loop(model_name: str, shape: Shape) -> Measured:
     def rank() -> list[int]:
         return [int(np.argmax([(query @ rows.T).max(1).sum() for rows in documents])) for query in queries]
 
-    return best_of(shape[2], rank)
+    return best_of(shape[2], rank, rank)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", help="a model for late interaction")
-    parser.add_argument("--shape", choices=[*SHAPES], help="one of the two; both where left out")
-    arguments = parser.parse_args()
-    print(describe_machine())
-    print("| | queries × documents | Forebay | other | times faster | peak MiB |\n|---|---|---|---|---|---|")
-    for name, shape in SHAPES.items():
-        if arguments.shape not in (None, name):
-            continue
-        for what, ours, theirs in (
-            ("rerank texts", run_forebay, run_reference),
-            ("MaxSim of stored vectors", run_maxsim, run_loop),
-        ):
-            one, other = measure(ours, arguments.model, shape), measure(theirs, arguments.model, shape)
-            if one.best != other.best:
-                print(f"the best documents differ for {sum(map(int.__ne__, one.best, other.best))} queries")
-            print(
-                f"| {what} | {name} | {one.seconds * 1e3:,.1f} ms | {other.seconds * 1e3:,.1f} ms "
-                f"| {other.seconds / one.seconds:.1f} | {one.peak_mib:,.0f} / {other.peak_mib:,.0f} |"
-            )
+    rivals = [("rerank texts", run_forebay, run_reference), ("MaxSim of stored vectors", run_maxsim, run_loop)]
+    print_table(__doc__.splitlines()[0], "a model for late interaction", rivals)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ process of its own, best of several rounds, with the processes' peak memory. Bot
 import argparse
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from random import Random
@@ -105,14 +105,18 @@ def run_loop(_: str, shape: tuple[int, int, int]) -> Measured:
     return best_of(3, loop, loop)
 
 
-def measure(run: Callable[[str, tuple[int, int, int]], Measured], model: str, shape: tuple[int, int, int]) -> Measured:
+def measure(run: "Run", model: str, shape: tuple[int, int, int]) -> Measured:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
         return alone.submit(run, model, shape).result()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", help="a cross-encoder with one label")
+Run = Callable[[str, tuple[int, int, int]], Measured]
+
+
+def print_table(about: str, model_help: str, rivals: Sequence[tuple[str, Run, Run]]) -> None:
+    """The command line of a comparison: each rival's name, Forebay's way, the other's."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("model", help=model_help)
     parser.add_argument("--shape", choices=[*SHAPES], help="one of the two; both where left out")
     arguments = parser.parse_args()
     print(describe_machine())
@@ -120,10 +124,7 @@ def main() -> None:
     for name, shape in SHAPES.items():
         if arguments.shape not in (None, name):
             continue
-        for what, ours, theirs in (
-            ("rank by a cross-encoder", run_forebay, run_reference),
-            ("compare given embeddings", run_compare, run_loop),
-        ):
+        for what, ours, theirs in rivals:
             one, other = measure(ours, arguments.model, shape), measure(theirs, arguments.model, shape)
             if one.best != other.best:
                 print(f"the best documents differ for {sum(map(int.__ne__, one.best, other.best))} queries")
@@ -131,6 +132,14 @@ def main() -> None:
                 f"| {what} | {name} | {one.seconds * 1e3:,.1f} ms | {other.seconds * 1e3:,.1f} ms "
                 f"| {other.seconds / one.seconds:.1f} | {one.peak_mib:,.0f} / {other.peak_mib:,.0f} |"
             )
+
+
+def main() -> None:
+    rivals = [
+        ("rank by a cross-encoder", run_forebay, run_reference),
+        ("compare given embeddings", run_compare, run_loop),
+    ]
+    print_table(__doc__.splitlines()[0], "a cross-encoder with one label", rivals)
 
 
 if __name__ == "__main__":

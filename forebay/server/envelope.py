@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from forebay.core.request import Reply, Row, SparseVector
+from forebay.core.request import Reply, Row, ScoreReply, SparseVector
 from forebay.core.tasks import Task
 from forebay.server.dialect import Answer, Served
 from forebay.server.encode import PACKED, Spelling, finite
@@ -29,10 +29,19 @@ Notes = Sequence[Mapping[str, Any]]
 
 
 def answer_list(
-    prefix: str, data: Sequence[Mapping[str, Any]], reply: Reply, served: Served, top: Mapping[str, Any] | None = None
+    prefix: str,
+    data: Sequence[Mapping[str, Any]],
+    reply: Reply | ScoreReply,
+    served: Served,
+    top: Mapping[str, Any] | None = None,
 ) -> Answer:
     """The envelope in JSON around entries that orjson takes; ``top`` stands beside them."""
-    value = {**_head(prefix, served, is_list=True), **(top or {}), "data": data, **_counts(reply)}
+    return answer_object(prefix, {**(top or {}), "data": data}, reply, served)
+
+
+def answer_object(prefix: str, fields: Mapping[str, Any], reply: Reply | ScoreReply, served: Served) -> Answer:
+    """The same around fields of other names."""
+    value = {**_head(prefix, served, is_list=True), **fields, **_counts(reply)}
     return Answer(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
@@ -41,9 +50,9 @@ def _head(prefix: str, served: Served, *, is_list: bool) -> dict[str, Any]:
     return {"id": f"{prefix}-{served.request_id}", **kind, "created": int(time.time()), "model": served.name}
 
 
-def _counts(reply: Reply) -> dict[str, Any]:
+def _counts(reply: Reply | ScoreReply) -> dict[str, Any]:
     """Usage, and ``truncated`` with the items that were cut, if any were."""
-    num_tokens = int(reply.num_tokens.sum())
+    num_tokens = int(np.sum(reply.num_tokens))
     counts: dict[str, Any] = {"usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens}}
     if reply.truncated.any():
         counts["truncated"] = reply.truncated.nonzero()[0]

@@ -146,11 +146,3 @@ def check_scores(reply: ScoreReply, field: str) -> None:
     if bad.any():
         index = int(bad.argmax())
         raise ItemFailed(f"{field}[{index}] gave a non-finite score", index=index)
-
-
-def counts(reply: ScoreReply) -> dict[str, Any]:
-    """Usage, and ``truncated`` with the places of the documents that were cut, if any were."""
-    said: dict[str, Any] = {"usage": {"prompt_tokens": reply.num_tokens, "total_tokens": reply.num_tokens}}
-    if reply.truncated.any():
-        said["truncated"] = reply.truncated.nonzero()[0].tolist()
-    return said

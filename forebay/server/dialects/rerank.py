@@ -6,7 +6,6 @@ a word that Voyage lacks. The other paths always answer the object. It knows the
 ScoreReply.
 """
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -20,7 +19,8 @@ from forebay.core.request import ScoreReply
 from forebay.server.dialect import Answer, Dialect, Operation, RenderError, ScoreCall, Served
 from forebay.server.dialects.openai import render_error as render_openai_error
 from forebay.server.dialects.tei import render_error as render_tei_error
-from forebay.server.pairs import PairOptions, check_scores, counts, read_query, read_side
+from forebay.server.envelope import answer_object
+from forebay.server.pairs import PairOptions, check_scores, read_query, read_side
 from forebay.server.schema import read
 
 
@@ -81,18 +81,9 @@ def _render(
             document = given[index]
             result["document"] = {"text": document} if isinstance(document, str) else document
         results.append(result)
-    said = {
-        "id": f"rerank-{served.request_id}",
-        "object": "list",
-        "created": int(time.time()),
-        "model": served.name,
-        "results": results,
-        "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
-        **counts(reply),
-    }
-    if has_data:
-        said["data"] = results
-    return Answer(orjson.dumps(said))
+    meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
+    again = {"data": results} if has_data else {}
+    return answer_object("rerank", {"results": results, "meta": meta, **again}, reply, served)
 
 
 def _render_tei(reply: ScoreReply, served: Served, *, asked: RerankBody, given: list[Any]) -> Answer:

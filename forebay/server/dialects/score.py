@@ -3,19 +3,17 @@
 It knows the words of that API; the engine behind it only as ScoreRequest and ScoreReply.
 """
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
-
-import orjson
 
 from forebay.core.errors import InvalidRequest
 from forebay.core.info import ModelInfo
 from forebay.core.request import ScoreReply
 from forebay.server.dialect import Answer, Dialect, Operation, ScoreCall, Served
 from forebay.server.dialects.openai import render_error
-from forebay.server.pairs import PairOptions, check_scores, counts, read_side
+from forebay.server.envelope import answer_list
+from forebay.server.pairs import PairOptions, check_scores, read_side
 from forebay.server.schema import read
 
 PAIRS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
@@ -43,17 +41,8 @@ def _names(body: Mapping[str, Any]) -> tuple[str, str]:
 
 def _render(reply: ScoreReply, served: Served, *, field: str) -> Answer:
     check_scores(reply, field)
-    said = {
-        "id": f"score-{served.request_id}",
-        "object": "list",
-        "created": int(time.time()),
-        "model": served.name,
-        "data": [
-            {"index": index, "object": "score", "score": score} for index, score in enumerate(reply.scores.tolist())
-        ],
-        **counts(reply),
-    }
-    return Answer(orjson.dumps(said))
+    data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(reply.scores.tolist())]
+    return answer_list("score", data, reply, served)
 
 
 SCORE = Dialect(name="score", operations=(Operation("/score", parse_score),), render_error=render_error)

@@ -18,10 +18,10 @@ from forebay.engine.pack import Group, Member, Packed, pack
 from forebay.engine.query import Query
 from forebay.engine.sequence import Sequence
 from forebay.layers.kv import KVPool
-from forebay.pooling import results
 from forebay.pooling.cursor import Cursor
 from forebay.pooling.pooler import Pipeline
-from forebay.pooling.results import is_finite
+from forebay.pooling.results import Matrices, is_finite
+from forebay.pooling.results import Result as Pooled
 
 
 class Result(NamedTuple):
@@ -123,9 +123,9 @@ def _pool(
         is_given[place] = True
 
 
-def _compare(pipeline: Pipeline, documents: results.Result, members: list[Member]) -> Iterator[Result]:
+def _compare(pipeline: Pipeline, documents: Pooled, members: list[Member]) -> Iterator[Result]:
     """Score the token vectors of sequences by their queries, each query once; nothing but scores leaves the device."""
-    assert isinstance(documents, results.Matrices), "only token vectors are compared"
+    assert isinstance(documents, Matrices), "only token vectors are compared"
     by_query: dict[Query, list[Member]] = {}
     for member in members:
         assert member.sequence.query is not None

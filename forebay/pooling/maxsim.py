@@ -5,6 +5,7 @@ none is padded, and no more than a block of products stands in memory at a time.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +29,10 @@ def max_sim(
     if not num_query:
         return scores
     best = torch.full((len(lens), num_query), -torch.inf, dtype=torch.float32, device=documents.device)
-    for rows, owners in _blocks(lens, max(1, block // num_query)):
+    for rows, owners, counts in _blocks(lens, max(1, block // num_query)):
         products = documents[rows].float() @ query.T  # [rows, q]
         own = torch.from_numpy(owners).to(documents.device)
-        best[own] = torch.maximum(best[own], _best_of_each(products, _counts(owners, lens, rows)))
+        best[own] = torch.maximum(best[own], _best_of_each(products, counts))
     scores = best.sum(1)
     return scores / num_query if is_mean else scores
 
@@ -44,20 +45,22 @@ def _best_of_each(products: Tensor, counts: NDArray[np.int64]) -> Tensor:
     return torch.segment_reduce(products, "max", lengths=lengths, axis=0)
 
 
-def _blocks(lens: NDArray[np.int64], num_rows: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Cut the rows of all documents into blocks of at most ``num_rows``, each with the documents it has rows of."""
+class _Block(NamedTuple):
+    """Rows of the flat documents, the documents that they belong to, and how many of them each has (none has 0)."""
+
+    rows: slice
+    owners: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def _blocks(lens: NDArray[np.int64], num_rows: int) -> Iterator[_Block]:
+    """Cut the rows of all documents into blocks of at most ``num_rows``."""
     ends = np.cumsum(lens)
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, num_rows):
         stop = min(start + num_rows, total)
         first, last = np.searchsorted(ends, [start, stop - 1], side="right")
         owners = np.arange(first, last + 1)
-        yield slice(start, stop), owners[lens[owners] > 0]
-
-
-def _counts(owners: NDArray[np.int64], lens: NDArray[np.int64], rows: slice) -> NDArray[np.int64]:
-    """How many of a block's rows each document has."""
-    ends = np.cumsum(lens)[owners]
-    starts = ends - lens[owners]
-    counts: NDArray[np.int64] = np.minimum(ends, rows.stop) - np.maximum(starts, rows.start)
-    return counts
+        owners = owners[lens[owners] > 0]
+        counts = np.minimum(ends[owners], stop) - np.maximum(ends[owners] - lens[owners], start)
+        yield _Block(slice(start, stop), owners, counts)

@@ -59,9 +59,9 @@ def test_no_more_than_a_block_stands_in_memory(lens: list[int], monkeypatch: pyt
     blocks = maxsim._blocks
 
     def watch(lens: np.ndarray, num_rows: int) -> object:
-        for rows, owners in blocks(lens, num_rows):
-            sizes.append(rows.stop - rows.start)
-            yield rows, owners
+        for block in blocks(lens, num_rows):
+            sizes.append(block.rows.stop - block.rows.start)
+            yield block
 
     monkeypatch.setattr(maxsim, "_blocks", watch)
     max_sim(random(32, 1), random(5000, 2), np.array(lens, np.int64), block=32 * 1000)

@@ -56,6 +56,10 @@ class Document:
             raise self.refuse(name, f"is {value}, expected at least 1")
         return value
 
+    def optional_size(self, name: str) -> int | None:
+        """The same, or None where the field is absent or null."""
+        return None if self.optional(name, int) is None else self.size(name)
+
     def section(self, name: str) -> "Document":
         """Return the object under a field as a document of its own; absent and null give an empty one."""
         return Document(f"{self.label}: {name}", self.optional(name, dict) or {})

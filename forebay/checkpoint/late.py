@@ -73,7 +73,7 @@ def read_stanford(path: Path) -> LateReading:
     skips = document.optional("mask_punctuation", bool) is not False
     return LateReading(
         markers,
-        _lengths({"document": _optional_size(document, "doc_maxlen")}),
+        _lengths({"document": document.optional_size("doc_maxlen")}),
         Expansion(document.size("query_maxlen", _QUERY_LENGTH), is_attended=is_attended),
         _PUNCTUATION if skips else (),
         ("document",),
@@ -88,7 +88,7 @@ def read_pylate(document: Document) -> LateReading:
     defaults = {"query": "[Q] ", "document": "[D] "}
     markers = {side: defaults[side] if prefix is None else prefix for side, prefix in prefixes.items()}
     query_length = document.size("query_length", _QUERY_LENGTH)
-    lengths = {"query": query_length, "document": _optional_size(document, "document_length")}
+    lengths = {"query": query_length, "document": document.optional_size("document_length")}
     expansion = None
     if document.optional("do_query_expansion", bool) is not False:
         is_attended = document.optional("attend_to_expansion_tokens", bool) or False
@@ -115,7 +115,7 @@ def read_modules(stages: tuple[Stage, ...]) -> LateReading:
     expansion = _read_expansion(document)
     if expansion is not None and not any(isinstance(stage, MultiVectorMaskStage) for stage in stages):
         raise UnsupportedCheckpoint("modules.json: a query expansion needs a MultiVectorMask module, and there is none")
-    lengths = {side: _optional_size(document, f"{side}_length") for side in SIDES}
+    lengths = {side: document.optional_size(f"{side}_length") for side in SIDES}
     query_length = lengths["query"]
     if expansion is not None and query_length is not None and query_length < expansion.length:
         raise document.refuse("query_length", f"is {query_length}, less than the expansion's {expansion.length}")
@@ -147,10 +147,6 @@ def _read_expansion(document: Document) -> Expansion | None:
         section.optional("attend", bool) or False,
         section.optional("token", str),
     )
-
-
-def _optional_size(document: Document, name: str) -> int | None:
-    return document.size(name) if document.optional(name, int) is not None else None
 
 
 def _lengths(lengths: Mapping[str, int | None]) -> dict[str, int]:

@@ -90,12 +90,12 @@ def read_spec(path: Path) -> ModelSpec:
         prompts,
         default_prompt_name=_read_default_prompt(document, prompts),
         similarity=_read_late_similarity(document) if late else _read_similarity(document, MODEL_TYPES[model_type]),
-        truncate_dim=_optional_size(document, "truncate_dim"),
+        truncate_dim=document.optional_size("truncate_dim"),
         matryoshka=matryoshka,
         sources=sources,
         model_type=model_type,
         is_default_pipeline=is_default,
-        max_active_dims=_optional_size(document, "max_active_dims"),
+        max_active_dims=document.optional_size("max_active_dims"),
         classifier_activation=activation,
         extra_heads=_find_extra_heads(path),
         late=late,
@@ -161,10 +161,6 @@ def _read_model_type(document: Document) -> str:
         known = ", ".join(f"'{known}'" for known in (*MODEL_TYPES, *MULTI_VECTOR_TYPES))
         raise document.refuse("model_type", f"is '{model_type}'; Forebay supports {known}")
     return model_type
-
-
-def _optional_size(document: Document, name: str) -> int | None:
-    return document.size(name) if document.optional(name, int) is not None else None
 
 
 def _find_extra_heads(path: Path) -> tuple[str, ...]:

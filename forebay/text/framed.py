@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from forebay.core.errors import InvalidRequest
+from forebay.text.cuts import MARGIN, cut_text, first_limit, last_limit
 from forebay.text.templates import DOCUMENT, QUERY, PairTemplate, Piece
 
 Ids = NDArray[np.int32]
 
 # Of a pair that is too long the query may keep so much of the room, if it needs it.
 _QUERY_SHARE = 3, 4
-# A text is cut to so many characters a token before it is tokenized; more are taken where they make too few tokens.
-_CHARS_A_TOKEN, _MAX_CHARS_A_TOKEN, _MIN_CHARS = 24, 2048, 4096
-_MARGIN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class FramedPairs:
         pieces, fill = self.template.choose(instruction)
         end = np.array(self.template.end_ids, np.int32)
         limits = replace(limits, pair=limits.pair - len(end))
-        size = max(_MIN_CHARS, _CHARS_A_TOKEN * limits.pair)
+        size = first_limit(limits.pair)
         values = [self._values(fill, pair, size, limits) for pair in zip(queries, documents, strict=True)]
         ids = self._tokenize(pieces, values)
         truncated = np.zeros(len(ids), np.bool_)
@@ -57,8 +55,8 @@ class FramedPairs:
             if not (was_cut or has_limits or len(ids[index]) > limits.pair):
                 continue
             if was_cut:
-                size_now = max(_MIN_CHARS, _MAX_CHARS_A_TOKEN * limits.pair)
-                is_enough = len(ids[index]) > limits.pair + _MARGIN
+                size_now = last_limit(limits.pair)
+                is_enough = len(ids[index]) > limits.pair + MARGIN
                 values[index] = values[index] if is_enough else self._values(fill, (query, document), size_now, limits)
                 was_cut = is_enough or max(len(query), len(document)) > size_now
             ids[index], is_short = self._fit(pieces, values[index], limits)
@@ -66,7 +64,7 @@ class FramedPairs:
         return [np.concatenate([row, end]) for row in ids], truncated
 
     def _values(self, fill: str, pair: tuple[str, str], size: int, limits: PairLimits) -> dict[str, str]:
-        query, document = (text[-size:] if limits.keeps_end else text[:size] for text in pair)
+        query, document = (cut_text(text, size, "left" if limits.keeps_end else "right") for text in pair)
         return self.template.values(fill, query, document)
 
     def _tokenize(self, pieces: Sequence[Piece], values: Sequence[dict[str, str]]) -> list[Ids]:

@@ -7,7 +7,6 @@ are treated the same way. It knows no model and no task.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer, normalizers
 from forebay.core.errors import InputTooLong, InvalidRequest
 from forebay.core.params import TextParams
 from forebay.core.request import Item, Reading
+from forebay.text.cuts import MARGIN, Side, cut_text, first_limit, last_limit
 from forebay.text.framed import FramedPairs, PairLimits
 from forebay.text.frames import Frame, read_frame
 from forebay.text.late import LateSide
@@ -24,15 +24,7 @@ from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
 
 Ids = NDArray[np.int32]
-Side = Literal["left", "right"]
 
-# A text is cut to so many characters for each token that may be kept before it is tokenized at all. The cut stands
-# if it yields clearly more tokens than are kept; else more text is taken, up to _MAX_CHARS_A_TOKEN. The margin must
-# exceed what a word cut in two can yield: WordPiece makes one token of a whole word of 101 letters, but 99 of a part.
-_CHARS_A_TOKEN = 24
-_MAX_CHARS_A_TOKEN = 2048
-_MIN_CHARS = 4096
-_MARGIN = 256
 _NO_LIMIT = 1 << 40
 _NO_RULES = LateSide()
 
@@ -272,8 +264,8 @@ class TextTokenizer:
 
     def _text_spans(self, text: str, room: int, side: Side) -> Spans:
         text = _mend(text)
-        limit = max(_MIN_CHARS, _MAX_CHARS_A_TOKEN * room)
-        cut = _cut_text(text, limit, side)
+        limit = last_limit(room)
+        cut = cut_text(text, limit, side)
         encoding = self._tokenizer.encode(cut, add_special_tokens=False)
         first_char = 0 if side == "right" else len(text) - len(cut)
         return read_spans(self._tokenizer, cut, encoding, first_char, self._unknown_id)
@@ -307,15 +299,15 @@ class TextTokenizer:
         return bodies, was_cut
 
     def _encode_texts(self, texts: list[str], room: int, side: Side) -> tuple[list[Ids], list[bool]]:
-        limit = max(_MIN_CHARS, _CHARS_A_TOKEN * room)
-        last_limit = max(_MIN_CHARS, _MAX_CHARS_A_TOKEN * room)
-        ids = self._encode_batch([_cut_text(text, limit, side) for text in texts])
-        was_cut = [len(text) > last_limit for text in texts]
+        limit = first_limit(room)
+        last = last_limit(room)
+        ids = self._encode_batch([cut_text(text, limit, side) for text in texts])
+        was_cut = [len(text) > last for text in texts]
         for index, text in enumerate(texts):
             own_limit = limit
-            while len(text) > own_limit and own_limit < last_limit and len(ids[index]) <= room + _MARGIN:
-                own_limit = min(own_limit * 8, last_limit)
-                ids[index] = self._encode_batch([_cut_text(text, own_limit, side)])[0]
+            while len(text) > own_limit and own_limit < last and len(ids[index]) <= room + MARGIN:
+                own_limit = min(own_limit * 8, last)
+                ids[index] = self._encode_batch([cut_text(text, own_limit, side)])[0]
         return ids, was_cut
 
     def _encode_batch(self, texts: list[str]) -> list[Ids]:
@@ -383,12 +375,6 @@ def _cut(ids: Ids, room: int, side: Side) -> Ids:
     if len(ids) <= room:
         return ids
     return ids[:room] if side == "right" else ids[len(ids) - room :]
-
-
-def _cut_text(text: str, limit: int, side: Side) -> str:
-    if len(text) <= limit:
-        return text
-    return text[:limit] if side == "right" else text[len(text) - limit :]
 
 
 def _mend(text: str) -> str:

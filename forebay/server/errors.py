@@ -3,8 +3,11 @@
 It knows no dialect: how the body of an error looks is the dialect's matter.
 """
 
+import copy
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from forebay.core.errors import (
     EngineError,
@@ -86,3 +89,21 @@ def raise_item_errors(errors: Mapping[int, ForebayError], num_items: int, field:
     raise ItemFailed(
         f"{message} ({len(errors)} of {num_items} items failed; the others can be sent again)", index=index
     )
+
+
+_PLACE = re.compile(r"input\[(\d+)\]")
+
+
+@contextmanager
+def named_as(place: Callable[[int], str]) -> Iterator[None]:
+    """Call the item at fault, which the engine knows as ``input[i]``, by its place in the body."""
+    try:
+        yield
+    except ForebayError as error:
+        found = _PLACE.fullmatch(error.field or "")
+        if found is None:
+            raise
+        named = copy.copy(error)
+        named.field = place(int(found[1]))
+        named.message = error.message.replace(found[0], named.field)
+        raise named from None

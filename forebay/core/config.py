@@ -216,13 +216,17 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """How to serve. ``bulk_items``: requests with at least so many items wait in the bulk lane."""
+    """How to serve. ``bulk_items``: requests with at least so many items wait in the bulk lane.
+
+    ``max_body_bytes`` bounds one body and ``max_bodies_bytes`` those of all requests under way.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     served_names: tuple[str, ...] = ()
     api_key: str | None = None
     max_body_bytes: int = 64 << 20
+    max_bodies_bytes: int = 256 << 20
     max_items: int = 4096
     bulk_items: int = 64
     request_timeout: float = 600.0

@@ -44,6 +44,7 @@ class Operations:
             "max_items": options.max_items,
             "bulk_items": options.bulk_items,
             "max_body_bytes": options.max_body_bytes,
+            "max_bodies_bytes": options.max_bodies_bytes,
             "request_timeout": options.request_timeout,
             **({} if limits is None else asdict(limits)),
         }

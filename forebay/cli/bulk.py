@@ -15,7 +15,7 @@ from forebay.cli.journal import Journal, Paths, publish
 from forebay.cli.outputs import Chunk, Writer
 from forebay.cli.progress import Meter
 from forebay.cli.rows import Encoder
-from forebay.core.errors import InputTooLong, InvalidRequest
+from forebay.core.errors import ForebayError, InputTooLong, InvalidRequest
 from forebay.core.params import TextParams
 
 if TYPE_CHECKING:
@@ -26,10 +26,14 @@ MAX_PENDING_BYTES = 32 << 20
 
 
 class Intake:
-    """Hands texts to the engine, which reads ahead, and keeps the records of those that are not answered yet."""
+    """Hands texts to the engine, which reads ahead, and keeps the records of those that are not answered yet.
 
-    def __init__(self, records: Iterator[Record]) -> None:
+    ``refuses_long``: a text that was cut is a bad row.
+    """
+
+    def __init__(self, records: Iterator[Record], *, refuses_long: bool = False) -> None:
         self._records = records
+        self.refuses_long = refuses_long
         self._waiting: deque[Record] = deque()
         self._digest = hashlib.blake2b(digest_size=16)
 
@@ -67,7 +71,8 @@ class Intake:
 
 def hash_record(record: Record) -> bytes:
     """Hash one record, so that no two different ones look alike."""
-    return hashlib.blake2b(repr(tuple(record)).encode(), digest_size=16).digest()
+    said = record[:2] if record.error is None else (*record[:2], record.error.message)
+    return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
 
 
 class Recorder:
@@ -125,22 +130,36 @@ def answer_all(
     try:
         for reply in replies:
             records = intake.take(len(reply.rows))
-            recorder.add(to_chunk(reply, encoder, records, recorder.rows), intake.digest)
-            meter.advance(len(records), int(reply.num_tokens.sum()), int(reply.truncated.sum()))
+            refused = find_refused(reply, records, refuses_long=intake.refuses_long)
+            recorder.add(to_chunk(reply, encoder, records, refused, recorder.rows), intake.digest)
+            num_truncated = 0 if intake.refuses_long else int(reply.truncated.sum())
+            meter.advance(len(records), int(reply.num_tokens.sum()), num_truncated)
         recorder.complete()
     except InputTooLong as error:
         recorder.stop()
-        raise InputError(f"{error.move(num_before).message} (--no-truncate)") from None
+        remedy = "(--no-truncate; --on-error skip leaves out such rows)"
+        raise InputError(f"{error.move(num_before).message} {remedy}") from None
     except BaseException:
         recorder.stop()
         raise
 
 
-def to_chunk(reply: "Reply", encoder: Encoder, records: list[Record], num_before: int) -> Chunk:
+def find_refused(reply: "Reply", records: list[Record], *, refuses_long: bool) -> dict[int, ForebayError]:
+    """Return the errors of rows that are left empty, by their places in the chunk: bad ones, too long or failed."""
+    errors: dict[int, ForebayError] = dict(reply.errors)
+    if refuses_long:
+        for index in reply.truncated.nonzero()[0].tolist():
+            errors[index] = InputTooLong(f"input[{index}] has more tokens than are read (--no-truncate)", index=index)
+    return errors | {index: record.error for index, record in enumerate(records) if record.error is not None}
+
+
+def to_chunk(
+    reply: "Reply", encoder: Encoder, records: list[Record], refused: dict[int, ForebayError], num_before: int
+) -> Chunk:
     """Name the values of a reply's rows; errors tell the row of the output that they leave empty."""
     rows = [
-        None if index in reply.errors else encoder.encode(row, record.text)
+        None if index in refused else encoder.encode(row, record.text)
         for index, (row, record) in enumerate(zip(reply.rows, records, strict=True))
     ]
-    failed = {index: error.move(num_before) for index, error in reply.errors.items()}
+    failed = {index: error.move(num_before) for index, error in refused.items()}
     return Chunk(rows, failed, [record.id for record in records])

@@ -1,4 +1,4 @@
-"""Input files → records, one at a time. A reader yields (text, id) and names file, line and field where it cannot.
+"""Input files → records, one at a time. A reader yields (text, id), or an error that names file, line and field.
 
 Knows no model and no output; memory stays that of one line (of one row group for Parquet).
 """
@@ -28,10 +28,14 @@ class InputError(ForebayError):
 
 
 class Record(NamedTuple):
-    """One text, and what the caller calls it."""
+    """One text, and what the caller calls it; with an ``error`` the row has no text, and an id where it could be read.
+
+    A row with an error is an empty text, so that all rows keep their places.
+    """
 
     text: str
     id: Id = None
+    error: InputError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +90,36 @@ def find_source(name: str, input_format: InputFormat | None) -> Source:
     return Source(path, input_format or find_format(path, INPUT_EXTENSIONS, "--input-format"))
 
 
-def read_records(sources: Sequence[Source], fields: Fields) -> Iterator[Record]:
-    """Yield the records of all sources in order."""
+def read_records(sources: Sequence[Source], fields: Fields, *, skips: bool = False) -> Iterator[Record]:
+    """Yield the records of all sources in order; ``skips`` yields bad rows too, which are raised otherwise."""
     for source in sources:
         if source.path is None:
-            yield from READERS[source.format](sys.stdin.buffer, source.name, fields)
+            yield from _checked(READERS[source.format](sys.stdin.buffer, source.name, fields), skips=skips)
             continue
         with source.path.open("rb") as stream:
-            yield from READERS[source.format](stream, source.name, fields)
+            yield from _checked(READERS[source.format](stream, source.name, fields), skips=skips)
+
+
+def _checked(records: Iterator[Record], *, skips: bool) -> Iterator[Record]:
+    for record in records:
+        if record.error is not None and not skips:
+            raise InputError(f"{record.error.message}; --on-error skip leaves out such rows")
+        yield record
+
+
+def bad(message: str, key: Id = None) -> Record:
+    """Return what stands in the place of a row that can't be read."""
+    return Record("", key, InputError(message))
 
 
 def read_txt(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
     """One text a line; an empty line is an empty text, so that row n is line n."""
     for number, line in enumerate(stream, 1):
-        yield Record(decode(line.removesuffix(b"\n").removesuffix(b"\r"), number, name))
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield Record((text.removeprefix(BOM) if number == 1 else text).decode())
+        except UnicodeDecodeError as error:
+            yield bad(f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start})")
 
 
 def read_jsonl(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
@@ -111,7 +131,8 @@ def read_jsonl(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
         try:
             value = orjson.loads(line.removeprefix(BOM) if number == 1 else line)
         except orjson.JSONDecodeError as error:
-            raise InputError(f"{where}: not JSON ({error.msg}); expected a string or an object") from None
+            yield bad(f"{where}: not JSON ({error.msg}); expected a string or an object")
+            continue
         yield pick(value, where, fields)
 
 
@@ -121,26 +142,24 @@ def pick(value: Any, where: str, fields: Fields) -> Record:
         return Record(value)
     if not isinstance(value, dict):
         wanted = "a string or an object" if fields.id is None else f"an object with field '{fields.id}'"
-        raise InputError(f"{where}: found {type(value).__name__}; expected {wanted}")
+        return bad(f"{where}: found {type(value).__name__}; expected {wanted}")
+    key = None if fields.id is None else value.get(fields.id)
+    is_key = isinstance(key, str | int) and not isinstance(key, bool)
     text = value.get(fields.text)
     if not isinstance(text, str):
         found = type(text).__name__ if fields.text in value else "missing"
-        raise InputError(f"{where}: field '{fields.text}' is {found}; expected a string (--field names the field)")
-    if fields.id is None:
-        return Record(text)
-    key = value.get(fields.id)
-    if not isinstance(key, str | int) or isinstance(key, bool):
-        found = type(key).__name__ if fields.id in value else "missing"
-        raise InputError(
-            f"{where}: field '{fields.id}' ({fields.id_option}) is {found}; expected a string or an integer"
-        )
-    return Record(text, key)
+        message = f"{where}: field '{fields.text}' is {found}; expected a string (--field names the field)"
+        return bad(message, key if is_key else None)
+    if fields.id is None or is_key:
+        return Record(text, key)
+    found = type(key).__name__ if fields.id in value else "missing"
+    return bad(f"{where}: field '{fields.id}' ({fields.id_option}) is {found}; expected a string or an integer")
 
 
 def read_csv(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
     """A header line, then one row a text; quoted fields may span lines."""
     csv.field_size_limit(1 << 30)
-    text_stream = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    text_stream = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(text_stream, strict=True)
     try:
         header = next(rows, None)
@@ -148,21 +167,33 @@ def read_csv(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
             return
         text_column = find_column(header, fields.text, "--field", name)
         id_column = None if fields.id is None else find_column(header, fields.id, fields.id_option, name)
-        for row in rows:
-            if not row:
+        while True:
+            try:
+                row = next(rows, None)
+            except csv.Error as error:
+                yield bad(f"{name}, line {rows.line_num}: not CSV ({error})")
                 continue
-            if len(row) != len(header):
-                raise InputError(
+            if row is None:
+                return
+            if len(row) == len(header):
+                yield _csv_record(row, text_column, id_column, f"{name}, line {rows.line_num}")
+            elif row:
+                yield bad(
                     f"{name}, line {rows.line_num}: {len(row)} fields, but the header has {len(header)} "
                     f"(field '{fields.text}' can't be told)"
                 )
-            yield Record(row[text_column], None if id_column is None else row[id_column])
-    except csv.Error as error:
-        raise InputError(f"{name}, line {rows.line_num}: not CSV ({error})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name}, after line {rows.line_num}: not UTF-8 ({error.reason})") from None
     finally:
         text_stream.detach()
+
+
+def _csv_record(row: Sequence[str], text_column: int, id_column: int | None, where: str) -> Record:
+    record = Record(row[text_column], None if id_column is None else row[id_column])
+    try:
+        for value in (record.text, record.id or ""):
+            str(value).encode()
+    except UnicodeEncodeError:
+        return bad(f"{where}: not UTF-8")
+    return record
 
 
 def find_column(header: Sequence[str], column: str, option: str, name: str) -> int:
@@ -193,14 +224,6 @@ def read_parquet(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record
             number += 1
             row = {fields.text: text} | ({fields.id: key} if fields.id is not None else {})
             yield pick(row, f"{name}, row {number}", fields)
-
-
-def decode(line: bytes, number: int, name: str) -> str:
-    """Decode one line of UTF-8."""
-    try:
-        return (line.removeprefix(BOM) if number == 1 else line).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
 def count_records(sources: Sequence[Source]) -> int | None:

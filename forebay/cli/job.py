@@ -57,7 +57,8 @@ def _run_locked(
             }
             journal = stopped or Journal(parameters)
             journal.check_parameters(parameters)
-            intake = Intake(read_records(sources, fields))
+            records = read_records(sources, fields, skips=bulk.on_error == "skip")
+            intake = Intake(records, refuses_long=bulk.no_truncate and text.truncate)
             intake.skip(journal)
             meter.begin(kind.action, count_records(sources) if meter.is_shown else None, done=journal.rows)
             recorder = open_recorder(paths, output_format, encoder, journal, has_ids=fields.id is not None)

@@ -35,5 +35,12 @@ def open_lines(out: str, *, overwrite: bool) -> Iterator[Write]:
         partial.unlink(missing_ok=True)
 
 
+def tell_skipped(num_failed: int, num_rows: int) -> int:
+    """Tell of rows that have no result; return the exit code."""
+    if num_failed:
+        sys.stderr.write(f"error: {num_failed:,} of {num_rows:,} rows failed\n")
+    return 1 if num_failed else 0
+
+
 def _write(file: Any, line: Mapping[str, Any]) -> None:
     file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

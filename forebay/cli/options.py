@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
 
 LIMITS = EngineLimits()
+OnError = Literal["stop", "skip"]
 MODEL_HELP = "A local folder, a model id of the hub, or 'default' for the built-in model."
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -27,6 +28,15 @@ IOProcessorName = Annotated[
 ]
 Files = Annotated[
     list[str] | None, typer.Argument(metavar="FILES", help="txt, jsonl, csv or parquet; none or '-': stdin.")
+]
+
+
+OnErrorOption = Annotated[
+    OnError,
+    typer.Option(
+        help="What a bad row does (malformed, or too long with --no-truncate): stop ends the run, skip writes its "
+        "error in its place and goes on, to exit code 1."
+    ),
 ]
 
 
@@ -115,17 +125,18 @@ class BulkOptions(LoadOptions):
     input_type: Annotated[str | None, typer.Option(help="The side of an asymmetric model: query or document.")] = None
     no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None
+    on_error: OnErrorOption = "stop"
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped run left off.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output or a stopped run.")] = False
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show neither bar nor summary.")] = False
 
     def make_text_params(self) -> TextParams:
-        """Return how texts become tokens."""
+        """Return how texts become tokens; where bad rows are skipped, one that is too long is cut and found then."""
         return TextParams(
             self.prompt,
             self.prompt_name,
             self.input_type,
-            truncate=not self.no_truncate,
+            truncate=not self.no_truncate or self.on_error == "skip",
             max_tokens=self.max_tokens,
         )
 
@@ -142,6 +153,7 @@ class PairOptions(LoadOptions):
     prompt_name: Annotated[str | None, typer.Option(help="One of the model's own prompts, for the queries.")] = None
     instruction: Annotated[str | None, typer.Option(help="What the reranker's template asks for.")] = None
     no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
+    on_error: OnErrorOption = "stop"
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens.")] = None
     max_tokens_per_query: Annotated[int | None, typer.Option(min=1, help="The most tokens of a query.")] = None
     max_tokens_per_doc: Annotated[int | None, typer.Option(min=1, help="The most tokens of a document.")] = None
@@ -154,7 +166,7 @@ class PairOptions(LoadOptions):
             "prompt": self.prompt,
             "prompt_name": self.prompt_name,
             "instruction": self.instruction,
-            "truncate": not self.no_truncate,
+            "truncate": not self.no_truncate or self.on_error == "skip",
             "max_tokens": self.max_tokens,
             "max_tokens_per_query": self.max_tokens_per_query,
             "max_tokens_per_doc": self.max_tokens_per_doc,

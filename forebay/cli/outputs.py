@@ -177,7 +177,8 @@ class ParquetWriter:
         if self._num_parts:
             wanted = pq.read_schema(self._part(0)).field("id").type
         else:
-            wanted = pa.int64() if ids and isinstance(ids[0], int) else pa.string()
+            first = next((key for key in ids if key is not None), None)  # a bad row may have none
+            wanted = pa.int64() if isinstance(first, int) else pa.string()
         try:
             return pa.array(ids, type=wanted)
         except (pa.ArrowException, OverflowError, TypeError):

@@ -207,4 +207,7 @@ def test_a_text_that_is_too_long_is_named_by_its_row(cli, tmp_path, monkeypatch)
     monkeypatch.setattr("forebay.cli.rows.DenseRows.chunk_items", 2)
     source = write_input(tmp_path / "in.txt", ["a", "b", "c", "word " * 257], ())
     done = cli("embed", source, "-o", tmp_path / "out.npy", "--no-truncate")
-    assert (done.code, done.err) == (1, "error: input[3] has 257 tokens; send a shorter text (--no-truncate)\n")
+    assert (done.code, done.err) == (
+        1,
+        "error: input[3] has 257 tokens; send a shorter text (--no-truncate; --on-error skip leaves out such rows)\n",
+    )

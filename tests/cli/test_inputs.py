@@ -12,8 +12,32 @@ from forebay.cli.inputs import Fields, InputError, Record, Source
 TEXT = Fields()
 
 
-def read(kind, data, fields=TEXT):
-    return list(inputs.READERS[kind](io.BytesIO(data), "file", fields))
+def read(kind, data, fields=TEXT, *, skips=False):
+    return list(inputs._checked(inputs.READERS[kind](io.BytesIO(data), "file", fields), skips=skips))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "fields", "places"),
+    [
+        ("txt", b"a\n\xff\nb\n", TEXT, [1]),
+        ("jsonl", b'"a"\n{\n[1]\n{"text": 5}\n"b"', TEXT, [1, 2, 3]),
+        ("csv", b'text,n\na,1\nb\n"c"d,2\n\xff,3\nb,4\n', TEXT, [1, 2, 3]),
+        ("csv", b'text\na\n"x\n', TEXT, [1]),
+    ],
+)
+def test_bad_rows_keep_their_places(kind, data, fields, places):
+    records = read(kind, data, fields, skips=True)
+    assert [index for index, record in enumerate(records) if record.error is not None] == places
+    assert all(record.text == "" for record in records if record.error is not None)
+    assert records[0] == Record("a")
+
+
+def test_a_bad_row_keeps_its_id_where_it_has_one():
+    data = b'{"n": 1}\n{"text": "a", "n": null}\n'
+    first, second = read("jsonl", data, Fields(id="n"), skips=True)
+    assert (first.id, second.id) == (1, None)
+    assert "field 'text' is missing" in first.error.message
+    assert "field 'n' (--id-field) is NoneType" in second.error.message
 
 
 def test_txt_splits_at_newlines_only():

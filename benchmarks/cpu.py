@@ -41,7 +41,7 @@ CALLS = 30
 BATCHES = {"mixed": (8, 16, 32), "short": (16, 32, 64)}
 """Sizes that are tried; long texts get the mixed ones'."""
 
-TRIED = {"default": {"mixed": 256, "short": 256}, "bert-base": {"mixed": 32, "short": 64}}
+TRIED = {"default": {"mixed": 128, "short": 128}, "bert-base": {"mixed": 24, "short": 48}}
 CHECKED = {"default": 64, "bert-base": 16}
 LEAST_COSINE = {"float32": 0.9999, "bfloat16": 0.99, "int8": 0.9}
 PATIENCE = 300.0

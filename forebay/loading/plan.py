@@ -59,9 +59,10 @@ VectorStage = DenseStage | LayerNormStage | NormalizeStage
 class RoutePlan:
     """One straight pipeline: backbone and its head, what happens to tokens, how they are pooled, what follows.
 
-    ``methods`` is empty where the route makes no embedding, but has the one that a classifier's config names; ``splade`` is set where it makes sparse vectors of
-    the language model's head. ``reranker`` tells how pairs are read, ``rows`` which tokens' logits are answers (known
-    once the tokenizer is), ``step_tag`` the token at which a process reward model scores.
+    ``methods`` is empty where the route makes no embedding, but has the one that a classifier's config names;
+    ``splade`` is set where it makes sparse vectors of the language model's head. ``reranker`` tells how pairs are read,
+    ``rows`` which tokens' logits are answers (known once the tokenizer is), ``step_tag`` the token at which a process
+    reward model scores.
     """
 
     backbone: Backbone

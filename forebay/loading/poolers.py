@@ -91,8 +91,7 @@ def _build_classifier(
 def _temperature(route: RoutePlan) -> float:
     """What logits are divided by, in the kind of classifier whose config says so."""
     assert isinstance(route.backbone, TransformerStage)
-    config = route.backbone.config
-    return read(config, "temperature", float, 1.0) if route.methods else 1.0  # type: ignore[no-any-return]
+    return float(read(route.backbone.config, "temperature", float, 1.0)) if route.methods else 1.0
 
 
 def _labels_and_activation(route: RoutePlan, spec: ModelSpec) -> tuple[tuple[str, ...], Choice]:

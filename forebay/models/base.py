@@ -108,8 +108,8 @@ class Encoder(nn.Module, ABC):
 
     ``max_len`` is the number of tokens that the architecture itself can read (its positions), special ones
     included, or None where it has no limit. ``head_method`` is the pooling method whose rows a classifier reads.
-    ``left_out`` are the prefixes of tensors that read what is no text, and are not loaded; ``media_ids`` the tokens that
-    stand for it, which no text may hold.
+    ``left_out`` are the prefixes of tensors that read what is no text, and are not loaded; ``media_ids`` the tokens
+    that stand for it, which no text may hold.
     """
 
     naming: ClassVar[Naming]

@@ -30,7 +30,7 @@ class Qwen2VL(Decoder):
         LLAMA_OUTSIDE,
         (*UNUSED, r"visual\..*", r"language_model\.lm_head\..*"),
     )
-    heads: ClassVar[Mapping[HeadKind, HeadNames]] = {
+    heads: ClassVar[dict[HeadKind, HeadNames]] = {
         **HEADS,
         "ranking": HeadNames({"score.0": "dense", "score.2": "out"}),
     }

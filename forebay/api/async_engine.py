@@ -53,7 +53,9 @@ class AsyncEngine:
         self._model = model
         self._processor = processor
         self._info = model.info if processor is None else _with_plugin(model.info)
-        self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        self._engine = Engine(
+            Runner(model.pipelines, model.device), limits, observer, longest=model.info.abilities.max_len
+        )
         if self._engine.reserved is not None:
             self._info = replace(self._info, decisions=(*self._info.decisions, self._engine.reserved))
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")

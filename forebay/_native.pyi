@@ -1,5 +1,6 @@
 """Forebay's native kernels for x86-64 processors; absent where the package was installed without a compiler."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -45,6 +46,12 @@ class Program:
 
 def weighted_sums(rows: Floats, starts: Ids, lens: Ids, weights: Floats, out: Floats) -> None:
     """Put the sums of weights [sum(lens)] times rows [T, H] over each segment into ``out`` [n, H]."""
+
+def max_sim(kernels: str, query: Floats, arrays: Sequence[Floats], lens: Ids, out: Floats, threads: int) -> None:
+    """Put the MaxSim of a query [q, d] and each of n documents into ``out`` [n]; -inf for one without rows.
+
+    Documents lie end to end in each of the arrays [rows, d], none in two of them; ``lens`` counts the rows of all.
+    """
 
 def run_linear(
     x: Floats, weights: PackedLinear, residual: Floats | None, activation: Activation, out: Floats

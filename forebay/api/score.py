@@ -20,7 +20,7 @@ from forebay.core.info import ModelInfo
 from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import Matrix, Reply, Request, Scorable, ScoreReply, ScoreRequest, Timings
 from forebay.core.tasks import ScoreType, Task
-from forebay.pooling.maxsim import max_sim
+from forebay.pooling.maxsim import max_sim_of_matrices
 from forebay.pooling.similarity import compare
 
 Submit = Callable[[Request], "Future[Reply]"]
@@ -245,10 +245,7 @@ def _max_sim(query: Matrix, documents: Sequence[Matrix], *, is_mean: bool) -> Fl
                 f"token vectors of {document.shape[1]} numbers can't be compared with a query's of {query.shape[1]}",
                 field="documents",
             )
-    lens = np.array([len(document) for document in documents], np.int64)
-    rows = torch.from_numpy(np.concatenate(documents))
-    scores: Floats = max_sim(torch.from_numpy(query), rows, lens, is_mean=is_mean).numpy()
-    return scores
+    return max_sim_of_matrices(query, documents, is_mean=is_mean)
 
 
 def _request(

@@ -60,6 +60,16 @@ struct LayerNormArgs {
   float eps;
 };
 
+// The query's vectors against one document's. The query [count, size] is packed as a float weight.
+struct MaxSimArgs {
+  const float* query;
+  int count, size;
+  const float* document;  // [rows, size]
+  long stride;
+  int rows;
+  float* scratch;  // max_sim_scratch(count) floats
+};
+
 struct Kernels {
   const char* name;
   int panel;      // columns of a packed panel
@@ -69,6 +79,8 @@ struct Kernels {
   void (*layer_norm)(const LayerNormArgs&);
   void (*add)(const float* src, float* dst, int count);  // dst += src
   void (*activate)(Activation, float* values, int count);
+  long (*max_sim_scratch)(int count);
+  float (*max_sim)(const MaxSimArgs&);
 };
 
 // Null where the processor lacks the instructions.

@@ -7,12 +7,14 @@
 #include "gemm.hpp"
 #include "attention.hpp"
 #include "norm.hpp"
+#include "maxsim.hpp"
 
 namespace forebay {
 
 const Kernels* plain_kernels() {
   static constexpr Kernels table{"plain", kPanel, kTileRows, {&kFloatLinear, nullptr, nullptr},
-                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, add, activate};
+                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, add, activate,
+                                 max_sim_scratch, max_sim};
   return &table;
 }
 

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "maxsim_documents.hpp"
 #include "program.hpp"
 #include "segments.hpp"
 
@@ -169,6 +170,36 @@ void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const 
                 weights.data(), out.data());
 }
 
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+
+// Documents lie end to end in each of the arrays; lens counts the rows of all of them.
+void max_sim(const std::string& kernels, const Matrix& query, const std::vector<Rows>& arrays, const Ids& lens,
+             Array<float, 1> out, int threads) {
+  require(out.size() == lens.size(), "there must be one score a document");
+  require(threads > 0 && threads <= 1024, "threads must be 1 to 1024");
+  std::vector<Document> documents;
+  documents.reserve(lens.size());
+  for (const Rows& rows : arrays) {
+    require(rows.shape(1) == query.shape(1), "query and documents have vectors of other widths");
+    require(rows.stride(1) == 1 || rows.shape(1) <= 1 || rows.shape(0) == 0, "a vector's numbers must lie side by side");
+    // Documents without rows stand behind those of the array before them.
+    std::int64_t done = 0;
+    const auto most = static_cast<std::int64_t>(rows.shape(0));
+    while (documents.size() < lens.size()) {
+      const std::int64_t own = lens.data()[documents.size()];
+      require(own >= 0 && (own <= most - done || done == most), "a document goes past its array");
+      if (own > 0 && done == most) break;
+      documents.push_back({rows.data() + done * rows.stride(0), static_cast<long>(rows.stride(0)), static_cast<int>(own)});
+      done += own;
+    }
+    require(done == most, "there are more rows than the documents have");
+  }
+  require(documents.size() == lens.size(), "there are fewer rows than the documents have");
+  const nb::gil_scoped_release release;
+  max_sims(find_kernels(kernels), query.data(), static_cast<int>(query.shape(0)), static_cast<int>(query.shape(1)), documents,
+           out.data(), threads);
+}
+
 // The single operations, for tests.
 void run_linear(const Matrix& x, const PackedLinear& w, std::optional<Matrix> residual, const std::string& activation,
                 Array<float, 2> out) {
@@ -215,6 +246,8 @@ NB_MODULE(_native, m) {
            nb::arg("bias").none(), nb::arg("out"), nb::arg("threads"), nb::arg("cut") = "automatic");
   m.def("weighted_sums", &sum_segments, nb::arg("rows"), nb::arg("starts"), nb::arg("lens"), nb::arg("weights"),
         nb::arg("out"), "Sums of weighted rows over segments.");
+  m.def("max_sim", &max_sim, nb::arg("kernels"), nb::arg("query"), nb::arg("arrays"), nb::arg("lens"), nb::arg("out"),
+        nb::arg("threads"), "MaxSim of a query with documents that lie end to end in arrays.");
   m.def("run_linear", &run_linear, nb::arg("x"), nb::arg("weights"), nb::arg("residual").none(), nb::arg("activation"),
         nb::arg("out"));
   m.def("activate", &activate, nb::arg("kernels"), nb::arg("activation"), nb::arg("values"));

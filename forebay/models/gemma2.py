@@ -5,10 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from forebay.layers.batch import FlatBatch
 from forebay.layers.norm import RMSNorm
 from forebay.models.base import read
 from forebay.models.decoder import (
@@ -52,10 +48,10 @@ def gemma_shape(config: Mapping[str, Any], **more: Any) -> DecoderShape:
 class Gemma(Decoder):
     """Word embeddings are multiplied by the root of their width, rounded to their own type as in training."""
 
-    def embed(self, batch: FlatBatch) -> Tensor:
-        """The states [T, H] that enter the first layer."""
-        x = super().embed(batch)
-        return x * torch.tensor(math.sqrt(self.hidden_size), dtype=x.dtype, device=x.device)
+    @property
+    def word_factor(self) -> float:
+        """What the embeddings are multiplied by."""
+        return math.sqrt(self.hidden_size)
 
 
 class Gemma2(Gemma):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compare import write_between_markers
-from benchmarks.cpu_libraries import LIBRARIES, OWN_BATCHES, ROOT, ST, Library, make_environment, say
+from benchmarks.cpu_libraries import LIBRARIES, OWN_BATCHES, PACKAGES, ROOT, ST, Library, make_environment, say
 from benchmarks.cpu_models import Prepared, count_operations, measure_peak, prepare_model
 from benchmarks.cpu_report import Measured, to_markdown
 from benchmarks.texts import make_texts, make_texts_of
@@ -261,9 +261,11 @@ def main() -> None:
     parser.add_argument("--envs", type=Path, default=ROOT / "build" / "benchmark-envs")
     names = [library.name for library in LIBRARIES]
     parser.add_argument("--libraries", nargs="+", default=names, choices=names)
+    parser.add_argument("--without", nargs="+", default=[], choices=list(PACKAGES), help="environments to leave out")
     parser.add_argument("--write", type=Path, help="a Markdown page to put the tables into, between their markers")
     options = parser.parse_args()
-    wanted = {library.environment for library in LIBRARIES if library.name in options.libraries} | {"forebay"}
+    wanted = {library.environment for library in LIBRARIES if library.name in options.libraries}
+    wanted = wanted - set(options.without) | {"forebay"}
     made = {name: make_environment(name, options.envs) for name in sorted(wanted)}
     pythons = {name: python for name, python in made.items() if python is not None}
     for model in options.models:

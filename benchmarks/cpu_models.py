@@ -60,6 +60,8 @@ def prepare_model(name: str, pythons: Mapping[str, Path], envs: Path) -> Prepare
         shutil.copytree(locate("default").path, folder, dirs_exist_ok=True)
         if name == "bert-base":
             _make_random(folder)
+    lengths = folder / "sentence_bert_config.json"  # infinity and vLLM read no more of a text than it says
+    lengths.write_text(json.dumps(json.loads(lengths.read_text()) | {"max_seq_length": LENGTH}))
     for environment, script in EXPORT.items():
         target = envs / "models" / f"{name}-{environment}"
         if environment in pythons and not target.exists():

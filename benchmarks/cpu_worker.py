@@ -93,7 +93,7 @@ def vllm(folder, precision):
     model = LLM(model=folder, runner="pooling", dtype=precision, max_model_len=LENGTH, disable_log_stats=True)
 
     def embed(texts, batch):
-        outputs = model.embed(texts, use_tqdm=False, truncate_prompt_tokens=LENGTH)
+        outputs = model.embed(texts, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": LENGTH})
         return np.array([output.outputs.embedding for output in outputs])
 
     return embed

@@ -155,7 +155,8 @@ void Program::run(const Step& given, Cut cut) {
   Step step = given;
   if (step.tokens() < kMinSharedRows && cut == Cut::automatic) step.threads = 1;
   make_groups(step);
-  const bool by_rows = cut == Cut::rows || (cut == Cut::automatic && step.threads > 1 && !are_balanced(step));
+  const bool is_shared = step.kept && step.kept->is_shared;
+  const bool by_rows = cut == Cut::rows || is_shared || (cut == Cut::automatic && step.threads > 1 && !are_balanced(step));
   make_parts(step, by_rows);
   reserve(step, by_rows);
   Run run{*this, step, by_rows, Barrier(step.threads), static_cast<int>(groups_.size()) - 1,

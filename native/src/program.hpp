@@ -84,13 +84,14 @@ struct Angles {
 };
 
 // What a step keeps of keys and values, [layers, slots, width] each: those of its tokens at `slots` [tokens]; sequence i
-// goes on from before[i] tokens, which are at kept[i].
+// goes on from before[i] tokens, which are at kept[i]. `is_shared`: some of these are kept by this very step.
 struct Kept {
   float *keys, *values;
   long layer_stride, width;
   const std::int64_t* slots;
   std::vector<const std::int64_t*> kept;
   std::vector<int> before;
+  bool is_shared = false;
 };
 
 // One step. `sources` by Source; types may be null, which is row 0. `bias` [heads, rows, columns] may be null; it covers
@@ -114,7 +115,8 @@ struct Step {
 };
 
 // How a step is cut: whole sequences in groups that are taken by whichever thread is free, each of which then runs all
-// layers on its group; or, where that would leave threads idle, the rows of one group among all threads.
+// layers on its group; or, where that would leave threads idle, the rows of one group among all threads. The latter is
+// also how sequences run that read what others of the same step keep: then all keep before any reads.
 enum class Cut { automatic, groups, rows };
 
 constexpr int kBlockRows = 96;  // rows that pass through a whole stretch together: a multiple of every tile's height

@@ -74,7 +74,9 @@ inline Kept read_pages(const Pages& pages, const Ids& borders, const Program& pr
   require(static_cast<std::int64_t>(slots.size()) == borders.data()[sequences], "there must be one slot a token");
   require_within(slots.data(), slots.size(), count, "a slot is not in the pool");
   Kept kept{keys.data(), values.data(), static_cast<long>(count * keys.shape(2)), static_cast<long>(keys.shape(2)),
-            slots.data(), {}, {}};
+            slots.data(), {}, {}, false};
+  std::vector<bool> is_new(count, false);
+  for (std::size_t i = 0; i < slots.size(); ++i) is_new[slots.data()[i]] = true;
   for (const auto& [number, own] : segments)
     for (int i = 0; i < number; ++i) {
       const std::size_t seq = kept.before.size();
@@ -84,7 +86,9 @@ inline Kept read_pages(const Pages& pages, const Ids& borders, const Program& pr
       require(whole >= length && (!own || static_cast<int>(own->shape(0)) == number), "slots of another shape");
       kept.before.push_back(static_cast<int>(whole - length));
       kept.kept.push_back(own ? own->data() + i * whole : nullptr);
-      if (own) require_within(own->data() + i * whole, whole - length, count, "a slot is not in the pool");
+      const std::int64_t *first = kept.kept.back(), *last = first + kept.before.back();
+      require_within(first, last - first, count, "a slot is not in the pool");
+      kept.is_shared = kept.is_shared || std::any_of(first, last, [&](std::int64_t slot) { return is_new[slot]; });
     }
   require(kept.before.size() == sequences, "there are fewer segments than sequences");
   return kept;

@@ -3,7 +3,8 @@
 ``python -m benchmarks.peer_worker MODULE LOADER SETTINGS`` imports ``benchmarks.MODULE`` and calls its LOADER with the
 settings (JSON), which returns the engine's operations by name. An order is a JSON object a line:
 ``{"op": name, "args": {...}, "save": path}``. The answer tells the seconds that the operation took, the process's
-largest resident size so far, and what it returned: an array goes to the .npy file ``save``, anything else into the answer.
+largest resident size so far, and what it returned: an array goes to the .npy file ``save``, anything else into the
+answer.
 """
 
 import importlib

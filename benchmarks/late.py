@@ -39,12 +39,15 @@ from benchmarks.turns import (
 TRAINED = Path("~/.cache/forebay-models/wn-colbert-tiny").expanduser()
 RANDOM = "MiniLM-L6's shape, 128 numbers a token"
 PYLATE, ENCODER, LOOP = "PyLate", "MultiVectorEncoder", "NumPy, a loop"
-FLAT, PADDED = "Forebay's function", "PyLate's colbert_scores, padded before"
+PADDED = "PyLate's colbert_scores, documents padded before"
 PACKAGES = ("sentence-transformers==5.3.0", "transformers==5.3.0", "datasets", "ujson==5.12.0", "accelerate", "pandas")
 """What of PyLate's requirements reranking needs; the rest is its indexes', which want a PyTorch of their own."""
 
 BATCH_SIZE = 32
 QUERY_LENGTH = 32
+CALLS = 5
+"""A round of what is short."""
+
 MAX_DIFFERENCE = 1e-3
 """Of sums of 32 products each."""
 
@@ -85,9 +88,7 @@ def check(engines: Sequence[Engine], op: str, **args: Any) -> Difference:
     return max(found)
 
 
-def measure_texts(
-    what: str, folder: Path, python: Path, options: argparse.Namespace, *, rounds: int
-) -> tuple[list[Line], str]:
+def measure_texts(what: str, folder: Path, python: Path, options: argparse.Namespace) -> tuple[list[Line], str]:
     queries, documents = make_texts(options.queries, options.documents)
     few: dict[str, Any] = {"query": queries[0], "documents": documents[:100]}
     many = {"queries": queries, "documents": documents}
@@ -97,13 +98,15 @@ def measure_texts(
         say(f"{what}: max |Δ| {found.largest:.1e}, deviation {found.deviation:.1e}")
         lines = _lines(f"{what}, texts, 1 × {len(few['documents'])}", engines, "rank", [few] * options.rounds)
         name = f"{what}, each text encoded once, {len(queries)} × {len(documents):,}"
-        lines += _lines(name, engines, "rank_all", [many] * rounds)
+        lines += _lines(name, engines, "rank_all", [many] * options.long_rounds)
     return lines, f"{what}: scores differ by {found.largest:.1e} (their standard deviation is {found.deviation:.1e})."
 
 
-def _lines(what: str, engines: Sequence[Engine], op: str, rounds: Sequence[Mapping[str, Any]]) -> list[Line]:
+def _lines(
+    what: str, engines: Sequence[Engine], op: str, rounds: Sequence[Mapping[str, Any]], calls: int = 1
+) -> list[Line]:
     say(f"{what}: {len(rounds)} rounds")
-    seconds = take_turns(engines, op, rounds)
+    seconds = take_turns(engines, op, rounds, calls)
     return [to_line(what, seconds, (engines[0], other), milliseconds) for other in engines[1:]]
 
 
@@ -118,35 +121,33 @@ def save_vectors(path: Path, num_queries: int, num_documents: int) -> None:
     np.savez(path, **arrays)
 
 
-def measure_stored(folder: Path, shape: tuple[int, int], python: Path, path: Path, rounds: int) -> list[Line]:
+def measure_stored(folder: Path, python: Path, scratch: Path, options: argparse.Namespace) -> list[Line]:
     """MaxSim of vectors that are there: by the API of each engine, and by each engine's own function."""
-    save_vectors(path, *shape)
+    lines = []
     with ExitStack() as stack:
         engines = start_readers(stack, str(folder), python)
         engines.append(stack.enter_context(Engine(LOOP, "late_peers", "numpy_loop")))
-        flat = stack.enter_context(Engine(FLAT, "late_peers", "forebay_flat"))
-        for engine in (*engines, flat):
-            engine.ask("load", path=str(path))
-        check([*engines, flat], "score")
-        what = f"stored vectors, {shape[0]} × {shape[1]:,}"
-        lines = _lines(f"{what}, model.score", engines, "score", [{}] * rounds)
-        lines += _lines(f"{what}, function on flat documents", [flat, engines[-1]], "score", [{}] * rounds)
-        seconds = {flat.name: [flat.time("score") for _ in range(rounds)], PADDED: []}
-        seconds[PADDED] = [engines[1].time("score_padded") for _ in range(rounds)]
-        padded = to_line(
-            f"{what}, function on flat documents",
-            {**seconds, PYLATE: seconds[PADDED]},
-            (flat, engines[1]),
-            milliseconds,
-        )
-        return [*lines, padded._replace(against=PADDED)]
+        functions = [
+            stack.enter_context(Engine(FOREBAY, "late_peers", "forebay_flat")),
+            engines[-1],
+            stack.enter_context(Engine(PADDED, "late_peers", "pylate_padded", python=python)),
+        ]
+        for shape, rounds in (((1, 100), options.rounds), ((options.queries, options.documents), options.long_rounds)):
+            save_vectors(scratch / "vectors.npz", *shape)
+            for engine in (*engines, *functions):
+                engine.ask("load", path=str(scratch / "vectors.npz"))
+            check([*engines, functions[0], functions[2]], "score")
+            what, calls = f"{shape[0]} × {shape[1]:,}", CALLS if shape[0] == 1 else 1
+            for name, own in (("model.score", engines), ("the function alone", functions)):
+                lines += _lines(f"stored vectors, {what}, {name}", own, "score", [{}] * rounds, calls)
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.late", description=__doc__)
     parser.add_argument("--model", type=Path, default=TRAINED, help="a model for late interaction")
     parser.add_argument("--rounds", type=int, default=7, help="of what is short")
-    parser.add_argument("--long-rounds", type=int, default=2, help="of 32 × 1,000 with the larger model")
+    parser.add_argument("--long-rounds", type=int, default=3, help="of 32 × 1,000")
     parser.add_argument("--queries", type=int, default=32)
     parser.add_argument("--documents", type=int, default=1000)
     parser.add_argument("--envs", type=Path, default=ROOT / "build" / "benchmark-envs")
@@ -160,12 +161,10 @@ def main() -> None:
         larger = make_colbert(scratch / "random")
         folders = {options.model.name: options.model} if options.model.exists() else {}
         for what, folder in {**folders, RANDOM: larger}.items():
-            rounds = options.long_rounds if what == RANDOM else max(2, options.rounds // 2)
-            own, note = measure_texts(what, folder, python, options, rounds=rounds)
+            own, note = measure_texts(what, folder, python, options)
             lines += own
             notes.append(note)
-        for shape in ((1, 100), (options.queries, options.documents)):
-            lines += measure_stored(larger, shape, python, scratch / "vectors.npz", options.rounds)
+        lines += measure_stored(larger, python, scratch, options)
     publish("late", to_markdown(notes, lines), options.write)
 
 

@@ -1,7 +1,7 @@
 """Late interaction through each engine, for ``benchmarks.late``: loaders of a worker.
 
-``rank`` reads a query and its documents; ``rank_all`` encodes every text once and then scores all pairs; ``score`` takes
-token vectors that ``load`` has read. All return scores in the documents' order.
+``rank`` reads a query and its documents; ``rank_all`` encodes every text once and then scores all pairs; ``score``
+takes token vectors that ``load`` has read. All return scores in the documents' order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,8 +70,7 @@ def forebay_flat() -> Operations:
 
 def pylate(folder: str, batch_size: int) -> Operations:
     """PyLate in its own environment: its encoder, and rank.rerank of what that returns."""
-    import torch
-    from pylate import models, rank, scores
+    from pylate import models, rank
 
     model = models.ColBERT(folder, device="cpu", skiplist_words=[])
     stored: list[list[Any]] = []
@@ -92,21 +91,33 @@ def pylate(folder: str, batch_size: int) -> Operations:
 
     def load(path: str) -> None:
         stored[:] = read_stored(path)
-        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(rows) for rows in stored[1]], batch_first=True)
-        stored.append([torch.from_numpy(np.stack(stored[0])), padded])
-
-    def score_padded() -> Floats:
-        queries, documents = stored[2]
-        rows: Floats = torch.cat([scores.colbert_scores(query[None], documents) for query in queries]).numpy()
-        return rows
 
     return {
         "rank": lambda query, documents: rank_all([query], documents)[0],
         "rank_all": rank_all,
         "load": load,
-        "score": lambda: rerank(*stored[:2]),
-        "score_padded": score_padded,
+        "score": lambda: rerank(*stored),
     }
+
+
+def pylate_padded() -> Operations:
+    """PyLate's function alone, a query at a time, on documents that one tensor holds."""
+    import torch
+    from pylate import scores
+
+    stored: list[torch.Tensor] = []
+
+    def load(path: str) -> None:
+        queries, documents = read_stored(path)
+        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(rows) for rows in documents], batch_first=True)
+        stored[:] = [torch.from_numpy(np.stack(queries)), padded]
+
+    def score() -> Floats:
+        queries, documents = stored
+        rows: Floats = torch.cat([scores.colbert_scores(query[None], documents) for query in queries]).numpy()
+        return rows
+
+    return {"load": load, "score": score}
 
 
 def multi_vector_encoder(folder: str, batch_size: int) -> Operations:

@@ -41,21 +41,21 @@ class Engine:
         )
         self._read()
 
-    def time(self, op: str, save: Path | None = None, **args: Any) -> float:
-        """Run an operation and return its seconds."""
-        return float(self._order(op, save, args)["seconds"])
+    def time(self, op: str, calls: int = 1, **args: Any) -> float:
+        """Run an operation so many times and return the median of the seconds."""
+        return float(self._order(op, args, calls=calls)["seconds"])
 
     def run(self, op: str, **args: Any) -> NDArray[Any]:
         """Run an operation and return its array."""
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "value.npy"
-            self._order(op, path, args)
+            self._order(op, args, save=str(path))
             array: NDArray[Any] = np.load(path)
             return array
 
     def ask(self, op: str, **args: Any) -> Any:
         """Run an operation and return what is no array."""
-        return self._order(op, None, args)["value"]
+        return self._order(op, args)["value"]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -68,9 +68,9 @@ class Engine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _order(self, op: str, save: Path | None, args: Mapping[str, Any]) -> dict[str, Any]:
+    def _order(self, op: str, args: Mapping[str, Any], *, save: str | None = None, calls: int = 1) -> dict[str, Any]:
         assert self._process.stdin is not None
-        order = {"op": op, "args": {**args, **self.settings}, "save": None if save is None else str(save)}
+        order = {"op": op, "args": {**args, **self.settings}, "save": save, "calls": calls}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return self._read()
@@ -89,12 +89,15 @@ Seconds = dict[str, list[float]]
 """By engine: one number a round."""
 
 
-def take_turns(engines: Sequence[Engine], op: str, rounds: Iterable[Mapping[str, Any]]) -> Seconds:
-    """Time an operation once a round in each engine, with the round's arguments; who begins alternates."""
+def take_turns(engines: Sequence[Engine], op: str, rounds: Iterable[Mapping[str, Any]], calls: int = 1) -> Seconds:
+    """Time an operation in each engine once a round, with the round's arguments; who begins alternates.
+
+    What is so short that waking up counts is called several times a round, of which the median is the round's time.
+    """
     seconds: Seconds = {engine.name: [] for engine in engines}
     for number, args in enumerate(rounds):
         for engine in list(engines)[:: 1 if number % 2 else -1]:
-            seconds[engine.name].append(engine.time(op, **args))
+            seconds[engine.name].append(engine.time(op, calls, **args))
     return seconds
 
 
@@ -103,7 +106,7 @@ def choose_batch_size(engine: Engine, sizes: Sequence[int], op: str, **args: Any
     seconds: dict[int, float] = {}
     for size in sizes:
         engine.settings["batch_size"] = size
-        seconds[size] = engine.time(op, **args)
+        seconds[size] = min(engine.time(op, **args), seconds.get(size, float("inf")))
     engine.settings["batch_size"] = min(seconds, key=lambda size: seconds[size])
     return int(engine.settings["batch_size"])
 

@@ -14,14 +14,14 @@ import torch
 from benchmarks.texts import sentences
 from forebay.checkpoint.locate import locate
 
-MINILM = {
+MINILM: dict[str, Any] = {
     "hidden_size": 384,
     "num_hidden_layers": 6,
     "num_attention_heads": 12,
     "intermediate_size": 1536,
     "initializer_range": 0.06,
 }
-QWEN3 = {
+QWEN3: dict[str, Any] = {
     "vocab_size": 151_936,
     "hidden_size": 1024,
     "intermediate_size": 3072,
@@ -96,7 +96,7 @@ def make_embedder(folder: Path, num_layers: int, dtype: str) -> Path:
     model.to(getattr(torch, dtype)).save_pretrained(backbone)
     _save_word_tokenizer(backbone)
     transformer = Transformer(str(backbone), model_kwargs={"dtype": dtype})
-    modules = [transformer, Pooling(int(QWEN3["hidden_size"]), pooling_mode="lasttoken"), Normalize()]  # type: ignore[call-overload]
+    modules = [transformer, Pooling(QWEN3["hidden_size"], pooling_mode="lasttoken"), Normalize()]
     SentenceTransformer(modules=modules, device="cpu").save(str(folder / "model"), create_model_card=False)
     shutil.rmtree(backbone)
     return folder / "model"

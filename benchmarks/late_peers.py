@@ -132,7 +132,7 @@ def multi_vector_encoder(folder: str, batch_size: int) -> Operations:
         return np.asarray(model.similarity(queries, documents), np.float32)
 
     def rank_all(queries: Sequence[str], documents: Sequence[str]) -> Floats:
-        options = {"batch_size": batch_size, "show_progress_bar": False}
+        options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False}
         return similarity(
             model.encode_query(list(queries), **options), model.encode_document(list(documents), **options)
         )

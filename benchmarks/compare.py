@@ -6,6 +6,7 @@ ratios. Results must agree before anything is timed.
 """
 
 import argparse
+import re
 import statistics
 import sys
 import time
@@ -16,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.machine import describe_machine
-from benchmarks.page import write_between_markers
 from benchmarks.peers import FOREBAY, LENGTH, PEERS, REFERENCE, Forebay, Peer
 from benchmarks.probe import probe
 from benchmarks.texts import make_texts, make_texts_of
@@ -161,6 +161,16 @@ def to_markdown(model: str, rounds: int, agreement: Agreement, rows: Sequence[Ro
     return "\n".join(lines) + "\n"
 
 
+def write_between_markers(path: Path, table: str, mark: str = "compare") -> None:
+    """Put the table between the page's comments MARK:begin and MARK:end."""
+    marked = re.compile(rf"(<!-- {mark}:begin -->\n).*?(<!-- {mark}:end -->)", re.DOTALL)
+    page = path.read_text()
+    fresh, found = marked.subn(lambda match: match[1] + table + match[2], page)
+    if found != 1:
+        raise SystemExit(f"error: {path} has {found} pairs of the markers {mark}:begin and {mark}:end; expected one")
+    path.write_text(fresh)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("--model", default="default", help="a folder or hub id that both libraries can load")
@@ -173,7 +183,7 @@ def main() -> None:
     table = to_markdown(location.name, options.rounds, agreement, rows)
     print(table)
     if options.write is not None:
-        write_between_markers(options.write, "compare", table)
+        write_between_markers(options.write, table)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.compare import write_between_markers
 from benchmarks.machine import describe_machine
-from benchmarks.page import write_between_markers
 
 ROOT = Path(__file__).parents[1]
 FOREBAY = "Forebay"
@@ -188,4 +188,4 @@ def publish(name: str, table: str, page: Path | None) -> None:
     """Print a table, and put it into a page where one is given."""
     print(table)
     if page is not None:
-        write_between_markers(page, name, table)
+        write_between_markers(page, table, name)

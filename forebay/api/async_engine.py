@@ -28,6 +28,7 @@ from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
 from forebay.engine.sequence import Job, SequenceTraits
 from forebay.loading.assemble import LoadedModel, load_model
+from forebay.text.listing import TokenList
 from forebay.text.spans import Spans
 from forebay.text.tokenizer import Encoded, TextTokenizer
 
@@ -52,7 +53,9 @@ class AsyncEngine:
         self._model = model
         self._processor = processor
         self._info = model.info if processor is None else _with_plugin(model.info)
-        self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        self._engine = Engine(
+            Runner(model.pipelines, model.device), limits, observer, longest=model.info.abilities.max_len
+        )
         if self._engine.reserved is not None:
             self._info = replace(self._info, decisions=(*self._info.decisions, self._engine.reserved))
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
@@ -157,9 +160,24 @@ class AsyncEngine:
         tokenizer = self._model.texts[self._choose_route(text.input_type)]
         return [tokenizer.spans(item, text, prompt) for item in items]
 
+    def list_tokens(self, texts: Sequence[str], prompt_name: str | None, *, has_specials: bool) -> list[TokenList]:
+        """Return every token of each text; blocks. ``prompt_name`` None is the checkpoint's default prompt."""
+        text = TextParams(prompt_name=prompt_name)
+        text.check(self._info.abilities)
+        prompt = self._model.prompts.choose(text)
+        return [self._any_text.list_tokens(one, prompt, has_specials=has_specials) for one in texts]
+
+    def decode(self, items: Sequence[Sequence[int]], *, skips_specials: bool) -> list[str]:
+        """Return the text of each list of token ids, which must lie in the vocabulary; blocks."""
+        return [self._any_text.decode(ids, skips_specials=skips_specials) for ids in items]
+
+    @property
+    def _any_text(self) -> TextTokenizer:
+        return next(iter(self._model.texts.values()))
+
     def token_of(self, token_id: int) -> str:
         """Return a token id's text ("" for an id without one)."""
-        return next(iter(self._model.texts.values())).token_of(token_id)
+        return self._any_text.token_of(token_id)
 
     def close(self, *, drain: float = 0.0) -> None:
         """Refuse new requests, give those under way up to ``drain`` seconds, abort the rest, free the threads."""

@@ -1,6 +1,8 @@
 """Reads the modules that make one value of many tokens: Pooling, SpladePooling, LogitScore."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from forebay.checkpoint.documents import Document, describe, read_document
 from forebay.checkpoint.stages import CAUSAL_LOGITS, LogitScoreStage, PoolingStage, SpladePoolingStage
@@ -14,6 +16,23 @@ POOLING_FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+
+
+# How NVIDIA's bidirectional Llamas say which rows they pool, in config.json.
+BIDIRECTIONAL_TYPE = "llama_bidirec"
+_BIDIRECTIONAL_MODES = {"avg": "mean", "cls": "cls", "last": "lasttoken"}
+
+
+def declared_mode(config: Mapping[str, Any]) -> str | None:
+    """Return the mode that a config.json itself names, in the one kind of model that does."""
+    if config.get("model_type") != BIDIRECTIONAL_TYPE:
+        return None
+    name = config.get("pooling", "avg")
+    if name not in _BIDIRECTIONAL_MODES:
+        document = Document("config.json", config)
+        known = ", ".join(_BIDIRECTIONAL_MODES)
+        raise document.refuse("pooling", f"is {describe(name)}; Forebay knows {known}")
+    return _BIDIRECTIONAL_MODES[name]
 
 
 def read_pooling(folder: Path, root: Path) -> PoolingStage:

@@ -19,6 +19,7 @@ from forebay.checkpoint.pipeline import (
     TransformerStage,
     WeightedLayerPoolingStage,
 )
+from forebay.checkpoint.poolings import declared_mode
 from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of
 from forebay.checkpoint.stages import (
     TOKENS,
@@ -58,9 +59,10 @@ VectorStage = DenseStage | LayerNormStage | NormalizeStage
 class RoutePlan:
     """One straight pipeline: backbone and its head, what happens to tokens, how they are pooled, what follows.
 
-    ``methods`` is empty where the route makes no embedding; ``splade`` is set where it makes sparse vectors of
-    the language model's head. ``reranker`` tells how pairs are read, ``rows`` which tokens' logits are answers (known
-    once the tokenizer is), ``step_tag`` the token at which a process reward model scores.
+    ``methods`` is empty where the route makes no embedding, but has the one that a classifier's config names;
+    ``splade`` is set where it makes sparse vectors of the language model's head. ``reranker`` tells how pairs are read,
+    ``rows`` which tokens' logits are answers (known once the tokenizer is), ``step_tag`` the token at which a process
+    reward model scores.
     """
 
     backbone: Backbone
@@ -220,8 +222,12 @@ def _plan_classifier(
         is_process = names[0].endswith("ForProcessRewardModel")
         tag = (options.pooler.step_tag_id or PROCESS_TAG) if is_process else None
         return RoutePlan(backbone, kind, head="reward", step_tag=tag)
+    if names and names[0].endswith("VLForRanking"):
+        return RoutePlan(backbone, kind, head="ranking", reranker=reranker)
     head: HeadKind = "token" if kind == "token" else "score" if is_decoder(backbone.config) else "sequence"
-    return RoutePlan(backbone, kind, head=head, reranker=reranker)
+    mode = declared_mode(backbone.config)
+    methods = () if mode is None or head != "score" else (_METHOD_OF_MODE[mode],)
+    return RoutePlan(backbone, kind, head=head, methods=methods, reranker=reranker)
 
 
 def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> RoutePlan:

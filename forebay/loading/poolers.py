@@ -13,7 +13,7 @@ from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.tasks import Task
 from forebay.loading.modules import Loader
 from forebay.loading.plan import RoutePlan, VectorStage
-from forebay.models.base import Encoder
+from forebay.models.base import Encoder, read
 from forebay.pooling.activations import Calibration, Choice, choose_activation, identity
 from forebay.pooling.chunks import Pooler
 from forebay.pooling.heads import ClassifyHead, EmbedHead
@@ -62,7 +62,7 @@ def _build_classifier(
     loader.log.say("activation", activation.name, activation.source)
     loader.log.say("labels", len(labels), "tokens that answer" if route.rows else "config.json")
     shift = route.reranker.logit_mean if route.reranker is not None else 0.0
-    sigma = 1.0 if overrides.logit_sigma is None else overrides.logit_sigma
+    sigma = _temperature(route) if overrides.logit_sigma is None else overrides.logit_sigma
     head = ClassifyHead(
         _head_of(model),
         activation,
@@ -88,6 +88,12 @@ def _build_classifier(
     return Built(Pipeline(model, {Task.TOKEN_CLASSIFY: TokenClassifyPooler(rows, head, columns)}), labels=kept)
 
 
+def _temperature(route: RoutePlan) -> float:
+    """What logits are divided by, in the kind of classifier whose config says so."""
+    assert isinstance(route.backbone, TransformerStage)
+    return float(read(route.backbone.config, "temperature", float, 1.0)) if route.methods else 1.0
+
+
 def _labels_and_activation(route: RoutePlan, spec: ModelSpec) -> tuple[tuple[str, ...], Choice]:
     assert isinstance(route.backbone, TransformerStage)
     config = route.backbone.config
@@ -110,12 +116,16 @@ def _row_of(loader: Loader, route: RoutePlan, model: Encoder, overrides: PoolerC
             raise InvalidRequest("a classifier reads one row: give one seq_pooling_type", field="pooler_config")
         loader.log.say("pooling", wish[0], "user")
         return METHODS[wish[0]]
+    if route.methods:
+        loader.log.say("pooling", route.methods[0], "config.json: pooling")
+        return METHODS[route.methods[0]]
     if route.head == "sequence":
         loader.log.say("pooling", model.head_method, "what the architecture's head reads")
         return METHODS[model.head_method]
     padding = route.backbone.config.get("pad_token_id")
-    if route.kind == "yes_no" or not isinstance(padding, int):
-        loader.log.say("pooling", "LAST", "what the answer stands behind" if route.rows else "no padding id")
+    is_behind = route.kind == "yes_no" or route.head == "ranking"
+    if is_behind or not isinstance(padding, int):
+        loader.log.say("pooling", "LAST", "what the answer stands behind" if is_behind else "no padding id")
         return METHODS["LAST"]
     loader.log.say("pooling", f"last token that is not {padding}", "transformers' rule, config.json: pad_token_id")
     return last_by_id(padding)

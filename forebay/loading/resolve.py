@@ -24,6 +24,7 @@ SUFFIXES: dict[str, Kind | Literal["generate"]] = {
     "ForTokenClassification": "token",
     "ForProcessRewardModel": "token",
     "ForRewardModel": "sequence",
+    "VLForRanking": "sequence",
     "ForMaskedLM": "masked_lm",
     "ForPreTraining": "embed",
     "ForTextEncoding": "embed",

@@ -39,12 +39,31 @@ Render = Callable[[Reply, Served], Answer]
 """Says a reply without failed items; may raise InvalidRequest where the outcome does not fit what was asked."""
 
 
+def place_in_input(index: int) -> str:
+    """Where an item stands in most bodies."""
+    return f"input[{index}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A parsed body: what the engine shall do, and how its reply is to be said."""
+    """A parsed body: what the engine shall do, and how its reply is to be said.
+
+    ``field`` is the body's name for the items and ``place`` tells where one of them stands there, for errors.
+    """
 
     request: Request
     render: Render
+    field: str = "input"
+    place: Callable[[int], str] = place_in_input
+
+
+@dataclass(frozen=True, slots=True)
+class TextCall:
+    """A parsed body that the tokenizer answers alone; ``answer`` blocks. ``field`` holds so many items."""
+
+    answer: Callable[[Served], Answer]
+    num_items: int
+    field: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +86,9 @@ class ScoreCall:
     field: str = "documents"
 
 
+AnyCall = Call | TextCall | PluginCall | ScoreCall
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One POST route: ``parse`` turns a JSON object into a call or raises RequestError naming the field.
@@ -75,7 +97,7 @@ class Operation:
     """
 
     path: str
-    parse: Callable[[Mapping[str, Any], ModelInfo], Call | PluginCall | ScoreCall]
+    parse: Callable[[Mapping[str, Any], ModelInfo], AnyCall]
     errors_of: Callable[[Mapping[str, Any]], RenderError] | None = None
 
 

@@ -90,8 +90,8 @@ def main() -> None:
     add_write_option(parser)
     options = parser.parse_args()
     notes = [
-        f"Qwen3-Reranker-0.6B's shape with {options.layers} of its 28 layers, random weights; rounds: {options.rounds}, "
-        "each with a query and documents of its own. A ratio above 1 favours Forebay with its prefix cache."
+        f"Qwen3-Reranker-0.6B's shape with {options.layers} of its 28 layers, random weights; rounds: {options.rounds} "
+        "(each with texts of its own). A ratio above 1 favours Forebay with its prefix cache."
     ]
     lines: list[Line] = []
     for dtype in options.dtypes:

@@ -180,7 +180,7 @@ def check_top_n(top_n: Any) -> None:
     """Refuse what is no number of documents to list."""
     if top_n is None:
         return
-    if not isinstance(top_n, Integral) or isinstance(top_n, bool):
+    if isinstance(top_n, bool) or not isinstance(top_n, Integral):
         raise InvalidRequest(f"top_n is of type {type(top_n).__name__}; expected int", field="top_n")
     if top_n < 0:
         raise InvalidRequest(f"top_n is {top_n}; expected 1 or more, or 0 for all documents", field="top_n")

@@ -61,8 +61,8 @@ class RoutePlan:
 
     ``methods`` is empty where the route makes no embedding; ``splade`` is set where it makes sparse vectors of
     the language model's head. ``reranker`` tells how pairs are read, ``rows`` which tokens' logits are answers (known
-    once the tokenizer is), ``step_tag`` the token at which a process reward model scores, ``joining`` which token vectors
-    become fewer in late interaction.
+    once the tokenizer is), ``step_tag`` the token at which a process reward model scores, ``joining`` which token
+    vectors become fewer in late interaction.
     """
 
     backbone: Backbone

@@ -18,7 +18,7 @@ from forebay.pooling.activations import Calibration, Choice, choose_activation, 
 from forebay.pooling.alike import Joining, find_hierarchy
 from forebay.pooling.chunks import Pooler
 from forebay.pooling.fused import Sums, choose_sums
-from forebay.pooling.heads import ClassifyHead, EmbedHead
+from forebay.pooling.heads import ClassifyHead, Dense, EmbedHead
 from forebay.pooling.methods import METHODS, Method, all_rows, kept_rows, last_by_id, step_rows
 from forebay.pooling.pooler import (
     ClassifyPooler,
@@ -194,9 +194,17 @@ def _build_embed(
     is_mean = bool(spec.extra_heads)  # BGE-M3 divides by the query's length
     pipeline = Pipeline(model, poolers, mix, is_mean_score=is_mean, sums=_choose_sums(loader))
     own = None if len(route.methods) == 1 else token_size
-    if spec.extra_heads:
-        own = poolers[Task.TOKEN_EMBED].head.stages[0].out_features  # type: ignore[attr-defined]
+    pooler = poolers.get(Task.TOKEN_EMBED)
+    if spec.extra_heads and isinstance(pooler, TokenEmbedPooler):
+        own = _next_head_size(pooler.head, size)
     return Built(pipeline, size, own, is_normalized=head.is_normalized and head.truncate_dim is None)
+
+
+def _next_head_size(head: EmbedHead, size: int) -> int:
+    """Return the size of what a head of loaded stages makes."""
+    for stage in head.stages:
+        size = len(stage.weight) if isinstance(stage, Dense) else size
+    return size
 
 
 def _token_head(head: EmbedHead, num_methods: int) -> EmbedHead:

@@ -23,7 +23,13 @@ from forebay.checkpoint.documents import (
     read_optional_document,
 )
 from forebay.checkpoint.late import STANFORD_ARCHITECTURE
-from forebay.checkpoint.poolings import declared_mode, read_logit_score, read_pooling, read_splade_pooling
+from forebay.checkpoint.poolings import (
+    declared_mode,
+    read_logit_score,
+    read_pooling,
+    read_splade_pooling,
+    read_token_pooling,
+)
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
     SENTENCE,
@@ -339,6 +345,7 @@ PROJECTION = "linear.weight"
 
 STAGES: dict[str, Reader] = {
     "MultiVectorMask": _read_mask,
+    "HierarchicalTokenPooling": read_token_pooling,
     "Transformer": _read_transformer,
     "MLMTransformer": _read_mlm_transformer,
     "StaticEmbedding": _read_static,

@@ -226,11 +226,7 @@ class Engine:
         for seq, rows, is_finite in ran.results:
             self._release(seq, is_kept=is_finite)
             if not is_finite:
-                self._fail(
-                    seq,
-                    "the model gave NaN or infinite numbers for this item; "
-                    "load the model with dtype float32, or check its weights",
-                )
+                self._fail(seq, _NOT_FINITE if seq.query is None else _NO_SCORE)
             elif seq.job.deliver(seq, rows):
                 self._answer(seq.job)
 
@@ -268,6 +264,15 @@ class Engine:
         job.release()
         if job.abort(error):
             self._observe(RequestDropped(error.code, len(job.sequences)))
+
+
+_NOT_FINITE = (
+    "the model gave NaN or infinite numbers for this item; load the model with dtype float32, or check its weights"
+)
+_NO_SCORE = (
+    "its score is NaN or infinite: the query's token vectors are too large, or the model's are at fault; send vectors "
+    "of about unit length, or load the model with dtype float32"
+)
 
 
 def _stopped() -> NotReady:

@@ -15,8 +15,10 @@ from forebay.loading.modules import Loader
 from forebay.loading.plan import RoutePlan, VectorStage
 from forebay.models.base import Encoder, read
 from forebay.pooling.activations import Calibration, Choice, choose_activation, identity
+from forebay.pooling.alike import Joining, find_hierarchy
 from forebay.pooling.chunks import Pooler
-from forebay.pooling.heads import ClassifyHead, EmbedHead
+from forebay.pooling.fused import Sums, choose_sums
+from forebay.pooling.heads import ClassifyHead, Dense, EmbedHead
 from forebay.pooling.methods import METHODS, Method, all_rows, kept_rows, last_by_id, step_rows
 from forebay.pooling.pooler import (
     ClassifyPooler,
@@ -32,10 +34,14 @@ M3_SPARSE, M3_MULTI_VECTOR = "sparse_linear.pt", "colbert_linear.pt"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """A route's pipeline, the size of its embeddings (0 without), its labels, and whether it normalises."""
+    """A route's pipeline, the size of its embeddings (0 without), its labels, and whether it normalises.
+
+    ``token_size`` is that of its token vectors where they are of another size than its embeddings.
+    """
 
     pipeline: Pipeline
     dimension: int = 0
+    token_size: int | None = None
     labels: tuple[str, ...] = ()
     is_normalized: bool = False
 
@@ -143,9 +149,32 @@ def _build_late(loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpe
         truncate_dim=spec.truncate_dim,
         dimensions=overrides.dimensions,
     )
-    pooler = TokenEmbedPooler(kept_rows, head)
-    pipeline = Pipeline(model, {Task.TOKEN_EMBED: pooler}, is_mean_score=spec.similarity == "meanmaxsim")
+    pooler = TokenEmbedPooler(kept_rows, head, joinings=_joinings(route))
+    pipeline = Pipeline(
+        model,
+        {Task.TOKEN_EMBED: pooler},
+        is_mean_score=spec.similarity == "meanmaxsim",
+        sums=_choose_sums(loader),
+    )
     return Built(pipeline, size, is_normalized=head.is_normalized and head.truncate_dim is None)
+
+
+def _choose_sums(loader: Loader) -> Sums:
+    choice = choose_sums(loader.device)
+    if loader.device.type != "cpu":
+        loader.log.say("MaxSim", choice.name, choice.why)
+    return choice.sums
+
+
+def _joinings(route: RoutePlan) -> dict[str, Joining]:
+    stage = route.joining
+    if stage is None or not stage.sides or (stage.factor <= 1 and not stage.is_normalized):
+        return {}
+    try:
+        find_hierarchy()
+    except InvalidRequest as error:
+        raise UnsupportedCheckpoint(f"{stage.source}: the checkpoint joins token vectors, which {error}") from None
+    return dict.fromkeys(stage.sides, Joining(stage.factor, stage.num_protected, stage.is_normalized))
 
 
 def _build_embed(
@@ -172,10 +201,20 @@ def _build_embed(
     if spec.extra_heads:
         poolers.update(_m3_poolers(loader, spec, model, marker_ids))
     mix = None if route.layer_mix is None else loader.layer_mix(route.layer_mix, model.num_layers)
-    pipeline = Pipeline(
-        model, poolers, mix, is_mean_score=bool(spec.extra_heads)
-    )  # BGE-M3 divides by the query's length
-    return Built(pipeline, size, is_normalized=head.is_normalized and head.truncate_dim is None)
+    is_mean = bool(spec.extra_heads)  # BGE-M3 divides by the query's length
+    pipeline = Pipeline(model, poolers, mix, is_mean_score=is_mean, sums=_choose_sums(loader))
+    own = None if len(route.methods) == 1 else token_size
+    pooler = poolers.get(Task.TOKEN_EMBED)
+    if spec.extra_heads and isinstance(pooler, TokenEmbedPooler):
+        own = _next_head_size(pooler.head, size)
+    return Built(pipeline, size, own, is_normalized=head.is_normalized and head.truncate_dim is None)
+
+
+def _next_head_size(head: EmbedHead, size: int) -> int:
+    """Return the size of what a head of loaded stages makes."""
+    for stage in head.stages:
+        size = len(stage.weight) if isinstance(stage, Dense) else size
+    return size
 
 
 def _token_head(head: EmbedHead, num_methods: int) -> EmbedHead:

@@ -63,8 +63,6 @@ def test_chunks_are_counted_through(cli, tmp_path, monkeypatch):
     done = cli("score", path, "--query", "mill", "--no-truncate")
     assert done.code == 2
     assert done.err.startswith("error: document[3] has 257 tokens")
-    done = cli("score", path, "--query", "mill " * 257, "--no-truncate")
-    assert done.err.startswith("error: document[3] has 257 tokens")
     path.write_text("mill\nwater\nwater\n")
     done = cli("score", path, "--query", "mill " * 257, "--no-truncate")
     assert done.err.startswith("error: --query has 257 tokens")

@@ -111,10 +111,13 @@ def _lines(
 
 
 def save_vectors(path: Path, num_queries: int, num_documents: int) -> None:
-    """Token vectors of length 1: queries of 32, documents of 16 to 180."""
+    """Token vectors of length 1: queries of 32, documents of 32 to 180.
+
+    In shorter ones a best product may be negative, for which PyLate's padding gives 0.
+    """
     random = np.random.default_rng(SEED)
     arrays = {}
-    lens_of = {"queries": np.full(num_queries, QUERY_LENGTH), "documents": random.integers(16, 181, num_documents)}
+    lens_of = {"queries": np.full(num_queries, QUERY_LENGTH), "documents": random.integers(32, 181, num_documents)}
     for name, lens in lens_of.items():
         rows = random.standard_normal((lens.sum(), DIMENSION), np.float32)
         arrays |= {name: rows / np.linalg.norm(rows, axis=1, keepdims=True), f"{name}_lens": lens}

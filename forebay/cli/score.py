@@ -10,6 +10,7 @@ from forebay.cli.inputs import Fields, Record, find_sources, read_records
 from forebay.cli.lines import open_lines, tell_skipped
 from forebay.cli.options import Files, PairOptions, takes_options
 from forebay.core.errors import ForebayError, InputTooLong
+from forebay.core.sides import QUERIES, SideName, call_sides
 
 if TYPE_CHECKING:
     from forebay.api.model import PoolingModel
@@ -30,7 +31,8 @@ def score(
     fields = Fields(field, query_field if query is None else None, "--query-field")
     sources = find_sources(tuple(files or ()), pairs.input_format, fields)
     with open_lines(pairs.out, overwrite=pairs.overwrite) as write, pairs.load(pairs.model) as model:
-        scorer = Scorer(model, query, pairs)
+        query_name = SideName(query_field) if query is None else SideName("--query", is_list=False)
+        scorer = Scorer(model, query, pairs, (query_name, SideName(field)))
         for chunk in _chunks(read_records(sources, fields, skips=scorer.skips)):
             for line in scorer.score(chunk):
                 write(line)
@@ -40,8 +42,10 @@ def score(
 class Scorer:
     """Scores chunk after chunk; with ``--on-error skip`` a row that has no score gets its error."""
 
-    def __init__(self, model: "PoolingModel", query: str | None, pairs: PairOptions) -> None:
-        self._model, self._query = model, query
+    def __init__(
+        self, model: "PoolingModel", query: str | None, pairs: PairOptions, names: tuple[SideName, SideName]
+    ) -> None:
+        self._model, self._query, self._names = model, query, names
         self._options = pairs.make_score_options()
         self._refuses_long = pairs.no_truncate
         self.skips = pairs.on_error == "skip"
@@ -53,7 +57,9 @@ class Scorer:
             lines = self._score(chunk)
         except ForebayError as error:
             if not self.skips or error.index is None:
-                raise error.move(self.num_done) from None
+                if self._query is None or error.name != QUERIES:
+                    error.move(self.num_done)
+                raise call_sides(error, *self._names) from None
             lines = [self._score_alone(record) for record in chunk]
         self.num_failed += sum("error" in line for line in lines)
         self.num_done += len(lines)
@@ -65,7 +71,7 @@ class Scorer:
             return self._score([record])[0]
         except ForebayError as error:
             if error.index is None:
-                raise
+                raise call_sides(error, *self._names) from None
             return _failed(error.code, "this pair could not be computed")
 
     def _score(self, chunk: Sequence[Record]) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
 """MaxSim: how well the token vectors of documents match a query's (Khattab & Zaharia 2020, arXiv:2004.12832).
 
-For each vector of the query the best product with any of the document's, summed; in float32. Documents lie end to end:
-none is padded, and no more than a block of products stands in memory at a time. It knows no texts.
+For each vector of the query the best product with any of the document's, summed; in float32. No document is padded,
+and no more than a block of products stands in memory at a time; natively not even that. It knows no texts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,17 +12,45 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from forebay.layers.best_products import sums_of_best_products
+
+Floats = NDArray[np.float32]
+
 # The most products that stand in memory at once: 4 MiB of float32, which stays in a processor's cache.
 MAX_PRODUCTS = 1 << 20
 
 
-def max_sim(
+def max_sim(query: Tensor, documents: Tensor, lens: NDArray[np.int64], *, is_mean: bool = False) -> Tensor:
+    """Scores float32 [n] of a query [q, d] for n documents, end to end [sum(lens), d]; one without vectors has -inf,
+    as no match. ``is_mean`` divides by q.
+    """
+    if documents.device.type == "cpu" and documents.dtype == torch.float32 and documents.stride(1) == 1:
+        scores = _native(query.float().numpy(), [documents.numpy()], lens, is_mean=is_mean)
+        if scores is not None:
+            return torch.from_numpy(scores)
+    return max_sim_reference(query, documents, lens, is_mean=is_mean)
+
+
+def max_sim_of_matrices(query: Floats, documents: Sequence[Floats], *, is_mean: bool = False) -> Floats:
+    """The same for documents that are arrays of their own on the host."""
+    lens = np.fromiter(map(len, documents), np.int64, len(documents))
+    scores = _native(query, documents, lens, is_mean=is_mean)
+    if scores is not None:
+        return scores
+    rows = torch.from_numpy(np.concatenate(documents))
+    made: Floats = max_sim_reference(torch.from_numpy(query), rows, lens, is_mean=is_mean).numpy()
+    return made
+
+
+def _native(query: Floats, arrays: Sequence[Floats], lens: NDArray[np.int64], *, is_mean: bool) -> Floats | None:
+    scores = sums_of_best_products(query, arrays, lens) if len(query) else np.zeros(len(lens), np.float32)
+    return scores / np.float32(len(query)) if is_mean and scores is not None and len(query) else scores
+
+
+def max_sim_reference(
     query: Tensor, documents: Tensor, lens: NDArray[np.int64], *, is_mean: bool = False, block: int = MAX_PRODUCTS
 ) -> Tensor:
-    """Scores float32 [n] of a query [q, d] for n documents [sum(lens), d]; one without vectors has -inf, as no match.
-
-    ``is_mean`` divides by q. ``block`` bounds the products at a time.
-    """
+    """The same by PyTorch, for every device and dtype; ``block`` bounds the products at a time."""
     num_query = len(query)
     query = query.float()
     scores = torch.zeros(len(lens), dtype=torch.float32, device=documents.device)

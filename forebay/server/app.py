@@ -5,10 +5,10 @@ It knows the walk (read, parse, admit, run, render) and no dialect's words.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,11 +18,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from forebay.core.config import EngineLimits, ModelOptions, ServerOptions
+from forebay.core.errors import ForebayError
 from forebay.core.events import Observer
-from forebay.core.request import Reply, SparseVector, Timings
+from forebay.core.request import Reply, ScoreReply, SparseVector, Timings
 from forebay.server.admission import admit, admit_score, check_count, unless_gone, within
 from forebay.server.body import Room, Share, decode, read_body
-from forebay.server.dialect import Answer, AnyCall, Call, Operation, PluginCall, Served, TextCall
+from forebay.server.dialect import Answer, AnyCall, Call, Operation, PluginCall, ScoreCall, Served, TextCall
 from forebay.server.dialects import DIALECTS
 from forebay.server.errors import MethodNotAllowed, UnknownRoute, named_as, raise_item_errors
 from forebay.server.gate import Gate, Paths
@@ -79,9 +80,8 @@ class Endpoint:
         if isinstance(call, PluginCall):
             made = await unless_gone(http.receive, engine.run_plugin(call.data))
             return _said(await asyncio.to_thread(call.render, made, served))
-        scoring = admit_score(call.request, call.field, options, deadline)
-        scored = await unless_gone(http.receive, engine.run_score(scoring))
-        raise_item_errors(scored.errors, len(scored), call.field)
+        scoring = admit_score(call.request, call.documents.field, options, deadline)
+        scored = await self._score(call, engine.run_score(scoring), http)
         answer = await _apart(len(scored.scores) >= LARGE_REPLY, lambda: call.render(scored, served))
         return _said(answer, scored.timings)
 
@@ -99,6 +99,16 @@ class Endpoint:
             answer = await _apart(_count_numbers(reply) >= LARGE_REPLY, lambda: call.render(reply, served))
         self._metrics.count_reply(time.perf_counter() - started)
         return _said(answer, reply.timings)
+
+    async def _score(self, call: ScoreCall, work: Coroutine[Any, Any, ScoreReply], http: HttpRequest) -> ScoreReply:
+        """Await scores; what went wrong is said in the body's own names."""
+        try:
+            scored = await unless_gone(http.receive, work)
+        except ForebayError as error:
+            raise call.say(error) from None
+        errors = {index: call.say(error) for index, error in scored.errors.items()}
+        raise_item_errors(errors, len(scored), call.documents.field)
+        return scored
 
     def _parse(self, raw: bytearray, http: HttpRequest) -> "tuple[str, AsyncEngine, AnyCall]":
         body = decode(raw)

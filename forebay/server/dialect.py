@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.core.errors import ForebayError
 from forebay.core.info import ModelInfo
-from forebay.core.request import Reply, Request, ScoreReply, ScoreRequest
+from forebay.core.request import (
+    DOCUMENTS,
+    QUERIES,
+    Reply,
+    Request,
+    ScoreReply,
+    ScoreRequest,
+    SideName,
+    call_sides,
+)
 
 if TYPE_CHECKING:
     from forebay.api.async_engine import AsyncEngine
@@ -78,12 +87,17 @@ class PluginCall:
 class ScoreCall:
     """A parsed body that asks how well texts match, and how the scores are to be said.
 
-    ``field`` is the body's name for the second texts, of which there are as many as scores.
+    ``queries`` and ``documents`` are the body's names for the two sides.
     """
 
     request: ScoreRequest
     render: Callable[[ScoreReply, Served], Answer]
-    field: str = "documents"
+    queries: SideName = field(default=SideName(QUERIES))
+    documents: SideName = field(default=SideName(DOCUMENTS))
+
+    def say(self, error: ForebayError) -> ForebayError:
+        """The same error in the body's names."""
+        return call_sides(error, self.queries, self.documents)
 
 
 AnyCall = Call | TextCall | PluginCall | ScoreCall

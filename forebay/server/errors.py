@@ -101,15 +101,18 @@ def raise_item_errors(errors: Mapping[int, ForebayError], num_items: int, field:
     if not errors:
         return
     index = min(errors)
-    error, place = errors[index], f"{field}[{index}]"
+    error = errors[index]
     if isinstance(error, EngineError) and not isinstance(error, ItemFailed):
         raise error
+    place = error.field or f"{field}[{index}]"
     message = error.message if place in error.message else f"{place}: {error.message}"
     if isinstance(error, RequestError):
-        raise RequestError(message, field=error.field or place, code=error.code)
-    raise ItemFailed(
+        raise RequestError(message, field=place, code=error.code)
+    failed = ItemFailed(
         f"{message} ({len(errors)} of {num_items} items failed; the others can be sent again)", index=index
     )
+    failed.field = place
+    raise failed
 
 
 _PLACE = re.compile(r"input\[(\d+)\]")

@@ -180,7 +180,7 @@ class TextTokenizer:
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             raise InputTooLong(
-                f"input[{index}] is a pair of {lens[0, index]} and {lens[1, index]} tokens or more, of which "
+                f"input[{index}]: the pair has {lens[0, index]} and {lens[1, index]} tokens or more, of which "
                 f"{num_first[index]} and {num_read[index]} are read beside {len(frame)} special ones; send shorter "
                 "texts, or allow truncation",
                 index=index,
@@ -214,7 +214,7 @@ class TextTokenizer:
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             raise InputTooLong(
-                f"input[{index}] is a pair that has more than the {limits.pair} tokens that are read, "
+                f"input[{index}]: the pair has more than the {limits.pair} tokens that are read, "
                 "template included; send shorter texts, or allow truncation",
                 index=index,
             )

@@ -40,7 +40,8 @@ def test_every_option_reaches_its_field(cli, served, monkeypatch):
         "--prompts", "e5", "--template", "plain",
         "--pooler-config", '{"pooling_type": "CLS", "use_activation": false, "dimensions": 4}',
         "--max-step-tokens", 7, "--max-queued-tokens", 8, "--max-passes", 9, "--max-lane-wait", 0.5,
-        "--max-items", 10, "--max-body-mb", 2, "--max-bodies-mb", 3, "--request-timeout", 11, "--drain-seconds", 12, "--bulk-items", 13,
+        "--max-items", 10, "--max-body-mb", 2, "--max-bodies-mb", 3, "--request-timeout", 11,
+        "--drain-seconds", 12, "--bulk-items", 13,
         "--no-enable-chunked-prefill", "--no-enable-prefix-caching", "--prefix-cache-tokens", 14, "--block-size", 15,
     )  # fmt: skip
     model, limits, options = served[0]

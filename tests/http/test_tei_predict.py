@@ -75,7 +75,7 @@ def test_raw_scores_are_logits(classifier, labels):
         ({"inputs": [["a", 5]]}, "got a list of a string, an integer"),
         ({"inputs": ["a", None]}, "'inputs[1]' must be"),
         ({"inputs": [["a"], [LONG]], "truncate": False}, "inputs[1] has"),
-        ({"inputs": [["a", "b"], ["c", LONG]], "truncate": False}, "inputs[1] is a pair of"),
+        ({"inputs": [["a", "b"], ["c", LONG]], "truncate": False}, "inputs[1]: the pair has"),
         ({"inputs": [["a"]] * 5000}, "'inputs' has 5000 items"),
         ({"inputs": "a", "raw_scores": "yes"}, "'raw_scores' must be true or false"),
     ],

@@ -135,7 +135,7 @@ def _pairs(vector: SparseVector) -> bytes:
 
 
 class SimilarityInputs(Body):
-    """One text, and those that it is compared with."""
+    """``inputs`` of ``POST /similarity``: one text, and those that it is compared with."""
 
     source_sentence: str
     sentences: list[str]

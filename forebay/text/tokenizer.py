@@ -61,8 +61,9 @@ class TextTokenizer:
     ``split_len`` is how many tokens of a long text are read by windows (None: it is cut), each of which repeats the
     last ``overlap`` tokens of the one before it; ``unknown_id`` is the id of what the vocabulary lacks; ``num_types``
     the number of token types that the model tells apart; ``late`` are the two sides of late interaction, in models
-    for it: a text of no side is read as a document; ``template`` makes one text of a pair; ``frames_once`` leaves out
-    a special token that the text has at that end already.
+    for it: a text of no side is read as a document; ``template`` makes one text of a pair, and then single texts are
+    refused unless they come without special tokens, whole templates; ``frames_once`` leaves out a special token that
+    the text has at that end already; ``media_ids`` are tokens that stand for what is no text, and are refused.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -81,6 +82,7 @@ class TextTokenizer:
         template: PairTemplate | None = None,
         frames_once: bool = False,
         late: Mapping[str, LateSide] | None = None,
+        media_ids: frozenset[int] = frozenset(),
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -100,6 +102,12 @@ class TextTokenizer:
         self._late = late
         self._framed = None if template is None else FramedPairs(tokenizer, template, self._encode_batch)
         self._frames_once = frames_once
+        self._media_ids = np.array(sorted(media_ids), np.int32)
+
+    @property
+    def reads_pairs_only(self) -> bool:
+        """Whether a single text means nothing, unless it is a whole template."""
+        return self._framed is not None
 
     @property
     def takes_instruction(self) -> bool:
@@ -112,6 +120,8 @@ class TextTokenizer:
         ``splits`` cuts a longer text into windows with a frame each, up to ``split_len`` tokens in all, where the
         model was loaded so.
         """
+        if self._framed is not None and params.add_special_tokens:
+            self._refuse_single(items)
         frame = self._frame if params.add_special_tokens else self._no_frame
         late = self._late_side(params)
         num_specials = len(frame) + len(late.marker)
@@ -141,6 +151,7 @@ class TextTokenizer:
         window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
         wrap = frame.wrap_once if self._frames_once else frame.wrap
         ids = [wrap(window) for parts in windows for window in parts]
+        self._check_media(ids, np.repeat(np.arange(len(items)), counts))
         readings = None
         if self._late is not None:
             completed = [late.complete(row, self.max_len) for row in ids]
@@ -217,7 +228,30 @@ class TextTokenizer:
                 "template included; send shorter texts, or allow truncation",
                 index=index,
             )
+        self._check_media(ids, np.arange(len(ids)))
         return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
+
+    def _refuse_single(self, items: Sequence[Item]) -> None:
+        index = next((index for index, item in enumerate(items) if isinstance(item, str)), None)
+        if index is not None:
+            raise InvalidRequest(
+                f"input[{index}] is a single text, but this model scores pairs of a query and a document, which it puts "
+                "into its template: use score or rerank. A text that is a whole rendered template is read with "
+                "add_special_tokens false; load with template 'plain' where the model is no reranker",
+                index=index,
+            )
+
+    def _check_media(self, ids: Sequence[Ids], owners: NDArray[np.int64]) -> None:
+        """Refuse tokens that stand for pictures: what they stand for is not there."""
+        if not len(self._media_ids):
+            return
+        for row, owner in zip(ids, owners.tolist(), strict=True):
+            if np.isin(row, self._media_ids).any():
+                raise InvalidRequest(
+                    f"input[{owner}] holds a token that stands for an image or a video; Forebay runs this model's "
+                    "language side only: send texts",
+                    index=owner,
+                )
 
     def _pair_bodies(
         self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side

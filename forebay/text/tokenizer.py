@@ -19,6 +19,7 @@ from forebay.text.cuts import MARGIN, Side, cut_text, first_limit, last_limit
 from forebay.text.framed import FramedPairs, PairLimits
 from forebay.text.frames import Frame, read_frame
 from forebay.text.late import LateSide
+from forebay.text.meaning import check_media, refuse_single
 from forebay.text.pairs import check_pairs, longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
@@ -121,7 +122,7 @@ class TextTokenizer:
         model was loaded so.
         """
         if self._framed is not None and params.add_special_tokens:
-            self._refuse_single(items)
+            refuse_single(items)
         frame = self._frame if params.add_special_tokens else self._no_frame
         late = self._late_side(params)
         num_specials = len(frame) + len(late.marker)
@@ -151,7 +152,7 @@ class TextTokenizer:
         window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
         wrap = frame.wrap_once if self._frames_once else frame.wrap
         ids = [wrap(window) for parts in windows for window in parts]
-        self._check_media(ids, np.repeat(np.arange(len(items)), counts))
+        check_media(ids, self._media_ids, np.repeat(np.arange(len(items)), counts))
         readings = None
         if self._late is not None:
             completed = [late.complete(row, self.max_len) for row in ids]
@@ -228,30 +229,8 @@ class TextTokenizer:
                 "template included; send shorter texts, or allow truncation",
                 index=index,
             )
-        self._check_media(ids, np.arange(len(ids)))
+        check_media(ids, self._media_ids, np.arange(len(ids)))
         return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
-
-    def _refuse_single(self, items: Sequence[Item]) -> None:
-        index = next((index for index, item in enumerate(items) if isinstance(item, str)), None)
-        if index is not None:
-            raise InvalidRequest(
-                f"input[{index}] is a single text, but this model scores pairs of a query and a document, which it puts "
-                "into its template: use score or rerank. A text that is a whole rendered template is read with "
-                "add_special_tokens false; load with template 'plain' where the model is no reranker",
-                index=index,
-            )
-
-    def _check_media(self, ids: Sequence[Ids], owners: NDArray[np.int64]) -> None:
-        """Refuse tokens that stand for pictures: what they stand for is not there."""
-        if not len(self._media_ids):
-            return
-        for row, owner in zip(ids, owners.tolist(), strict=True):
-            if np.isin(row, self._media_ids).any():
-                raise InvalidRequest(
-                    f"input[{owner}] holds a token that stands for an image or a video; Forebay runs this model's "
-                    "language side only: send texts",
-                    index=owner,
-                )
 
     def _pair_bodies(
         self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side

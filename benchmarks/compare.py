@@ -33,7 +33,6 @@ CALLS = 50
 LATENCY_TOKENS = (12, 128)
 
 MAX_DIFFERENCE = 1e-4
-MARKED = re.compile(r"(<!-- compare:begin -->\n).*?(<!-- compare:end -->)", re.DOTALL)
 
 Seconds = Mapping[str, Sequence[float]]
 """By library: one number a round."""
@@ -162,11 +161,13 @@ def to_markdown(model: str, rounds: int, agreement: Agreement, rows: Sequence[Ro
     return "\n".join(lines) + "\n"
 
 
-def write_between_markers(path: Path, table: str) -> None:
+def write_between_markers(path: Path, table: str, mark: str = "compare") -> None:
+    """Put the table between the page's comments MARK:begin and MARK:end."""
+    marked = re.compile(rf"(<!-- {mark}:begin -->\n).*?(<!-- {mark}:end -->)", re.DOTALL)
     page = path.read_text()
-    fresh, found = MARKED.subn(lambda match: match[1] + table + match[2], page)
+    fresh, found = marked.subn(lambda match: match[1] + table + match[2], page)
     if found != 1:
-        raise SystemExit(f"error: {path} has {found} pairs of the markers compare:begin and compare:end; expected one")
+        raise SystemExit(f"error: {path} has {found} pairs of the markers {mark}:begin and {mark}:end; expected one")
     path.write_text(fresh)
 
 

@@ -2,219 +2,279 @@
 
 Each library has an environment of its own (made below ``--envs`` at the first run) and a process that stays loaded, so
 that rounds alternate between all of them and a change of the machine's load meets all. Vectors are compared with
-float32 torch before anything is timed. Ratios are medians of the rounds' ratios to sentence-transformers on torch of
-the same precision; the share is that of the matrix-product peak that the same run measures.
+float32 torch before anything is timed. Each round has texts of its own; ratios are medians of the rounds' ratios.
 """
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
 
-from benchmarks.compare import say
-from benchmarks.cpu_models import gemm_flops, matmul_flops_a_token, prepare_model
-from benchmarks.machine import describe_machine
+from benchmarks.compare import write_between_markers
+from benchmarks.cpu_libraries import LIBRARIES, OWN_BATCHES, PACKAGES, ROOT, ST, Library, make_environment, say
+from benchmarks.cpu_models import Prepared, count_operations, measure_peak, prepare_model
+from benchmarks.cpu_report import Measured, to_markdown
 from benchmarks.texts import make_texts, make_texts_of
 
 WORKER = Path(__file__).parent / "cpu_worker.py"
-ROOT = Path(__file__).parents[1]
 
-PACKAGES: dict[str, tuple[str, ...]] = {
-    "forebay": (str(ROOT),),
-    "torch": ("sentence-transformers==6.2.0",),
-    "onnx": ("sentence-transformers[onnx]",),
-    "openvino": ("sentence-transformers[openvino]",),
-    "fastembed": ("fastembed",),
+COUNTS = {
+    "default": {"mixed": 2000, "short": 2000, "long": 96},
+    "bert-base": {"mixed": 240, "short": 300, "long": 18},
 }
-"""What each environment holds; all but the last with torch 2.13.0."""
+"""Texts of all rounds together: a model of BERT's size takes some eight times as long."""
 
-FIRST_BATCHES = (8, 16, 32, 64)
-KINDS = {"short": 1, "mixed": 1, "long": 8}
-COLUMNS = ("library", *(f"{kind} tok/s" for kind in KINDS), "12 tokens, ms", "of GEMM peak", "peak MiB", "min cos")
-CALLS = 40
-BASE = "torch"
+CALLS = 30
+"""Single texts a round."""
+
+BATCHES = {"mixed": (8, 16, 32), "short": (16, 32, 64)}
+"""Sizes that are tried; long texts get the mixed ones'."""
+
+TRIED = {"default": {"mixed": 128, "short": 128}, "bert-base": {"mixed": 24, "short": 48}}
+CHECKED = {"default": 64, "bert-base": 16}
+LEAST_COSINE = {"float32": 0.9999, "bfloat16": 0.99, "int8": 0.9}
+PATIENCE = 300.0
+"""Seconds after which a process that does not answer is ended and left out."""
 
 
-class Library:
-    """A loader of cpu_worker.py in its own process."""
+class Gone(Exception):
+    """A library's process ended or did not answer."""
 
-    def __init__(self, name: str, python: Path, folder: str) -> None:
-        self.name = name
-        self.batch = 32
+
+class Process:
+    """A library in its own process."""
+
+    def __init__(self, library: Library, python: Path, folder: str, logs: Path) -> None:
+        self.library = library
         self.peak = 0
-        command = [str(python), str(WORKER), name, folder]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
-        self._read("ready")
+        self.log = logs / f"{library.name.replace(' ', '-')}.log"
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+        environment.pop("PYTHONPATH", None)
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                [str(python), str(WORKER), library.loader, library.precision, folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            )
+        self.versions: str = self._read("ready")
 
-    def embed(self, texts: Sequence[str], save: Path | None = None, batch: int | None = None) -> float:
+    def embed(self, texts: Sequence[str], batch: int, save: Path | None = None) -> float:
         """Embed and return the seconds."""
-        order = {"texts": list(texts), "batch": batch or self.batch, "save": str(save) if save else None}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        order = {"texts": list(texts), "batch": batch, "save": str(save) if save else None}
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise Gone(self._explain()) from None
         seconds: float = self._read("seconds")
         return seconds
 
     def close(self) -> None:
-        self._process.kill()
+        self._end()
         self._process.wait()
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _read(self, key: str) -> Any:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{") and key in (answer := json.loads(line)):
-                self.peak = answer.get("peak", 0)
-                return answer[key]
-        raise RuntimeError(f"{self.name} ended with {self._process.wait()}")
-
-
-def make_environment(name: str, envs: Path) -> Path:
-    """Return the environment's Python, installing what is missing."""
-    python = envs / name / "bin" / "python"
-    stamp = envs / name / "installed"
-    wanted = json.dumps(PACKAGES[name])
-    if not stamp.exists() or stamp.read_text() != wanted or name == "forebay":
-        say(f"installing {name}")
-        if not python.exists():
-            subprocess.run([sys.executable, "-m", "venv", str(envs / name)], check=True)
-        pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", "install"]
-        torch = () if name == "fastembed" else ("torch==2.13.0",)
-        for packages in (torch, (*PACKAGES[name], *torch)):  # torch alone first: it decides what the others may bring
-            if packages:
-                subprocess.run([*pip, *packages], check=True)
-        if name == "openvino":  # its torchvision is built for another torch and breaks the import of transformers
-            subprocess.run([str(python), "-m", "pip", "-q", "uninstall", "-y", "torchvision"], check=True)
-        stamp.write_text(wanted)
-    return python
-
-
-def start(names: Sequence[str], pythons: Mapping[str, Path], folder: str) -> list[Library]:
-    """Start every library that can be; the others are named on standard error."""
-    libraries = []
-    for name in names:
+        timer = Timer(PATIENCE, self._end)
+        timer.start()
         try:
-            libraries.append(Library(name, pythons[name.split()[0]], folder))
-        except RuntimeError as error:
-            say(f"left out: {error}")
-    return libraries
+            for line in self._process.stdout:
+                if line.startswith(f'{{"{key}"'):
+                    answer = json.loads(line)
+                    self.peak = answer.get("peak", 0)
+                    return answer[key]
+        finally:
+            timer.cancel()
+        raise Gone(self._explain())
+
+    def _explain(self) -> str:
+        lines = self.log.read_text().strip().splitlines() or ["without a word"]
+        return f"{self.library.name} ended: {lines[-1][:200]}"
 
 
-def check(libraries: Sequence[Library], texts: Sequence[str], scratch: Path) -> dict[str, float]:
-    """Return the smallest cosine of each library's vectors to those of float32 torch."""
-    vectors = {}
-    for library in libraries:
-        library.embed(texts, scratch / "vectors.npy")
-        vectors[library.name] = np.load(scratch / "vectors.npy").astype(np.float64)
-    truth = vectors[f"{BASE} float32"]
-    truth /= np.linalg.norm(truth, axis=1, keepdims=True)
-    return {
-        name: float(((own / np.linalg.norm(own, axis=1, keepdims=True)) * truth).sum(axis=1).min())
-        for name, own in vectors.items()
-    }
+class Field:
+    """The libraries that are still in the run, and what is known of each."""
+
+    def __init__(self, processes: list[Process], batches: Mapping[str, Mapping[str, int]]) -> None:
+        self.processes = processes
+        self.batches = batches
+
+    def batch(self, process: Process, kind: str) -> int:
+        return self.batches.get(process.library.name, {}).get(kind, 32)
+
+    def drop(self, process: Process, why: object) -> None:
+        say(f"left out: {why}")
+        process.close()
+        self.processes.remove(process)
+
+    def drop_once(self) -> None:
+        """End those that take part in one round only."""
+        for process in [one for one in self.processes if one.library.once]:
+            process.close()
+            self.processes.remove(process)
 
 
-def choose_batches(libraries: Sequence[Library], texts: Sequence[str]) -> None:
-    """Give each library the batch size with which it is fastest."""
-    for library in libraries:
-        if library.name.startswith("forebay"):
+def choose_batches(names: Sequence[Library], model: str, pythons: Mapping[str, Path], prepared: Prepared) -> Any:
+    """Give each library the batch size with which it is fastest, the better of two tries; kept beside the model."""
+    path = prepared.folder.parent / f"{model}-batches.json"
+    chosen: dict[str, dict[str, int]] = json.loads(path.read_text()) if path.exists() else {}
+    for library in names:
+        if library.loader in OWN_BATCHES or library.name in chosen or library.environment not in pythons:
             continue
-        seconds = {size: library.embed(texts, batch=size) for size in FIRST_BATCHES}
-        library.batch = min(seconds, key=lambda size: seconds[size])
+        try:
+            process = Process(library, pythons[library.environment], str(prepared.folder), prepared.folder.parent)
+            sizes = {kind: try_sizes(process, kind, TRIED[model][kind]) for kind in BATCHES}
+        except Gone as error:
+            say(f"no batch size: {error}")
+            continue
+        process.close()
+        chosen[library.name] = sizes | {"long": sizes["mixed"]}
+        say(f"{library.name}: batches {chosen[library.name]}")
+        path.write_text(json.dumps(chosen, indent=1))
+    return chosen
 
 
-def take_turns(libraries: Sequence[Library], texts: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {library.name: [] for library in libraries}
-    for number in range(rounds):
-        for library in list(libraries)[:: 1 if number % 2 else -1]:
-            seconds[library.name].append(library.embed(texts))
-    return seconds
+def try_sizes(process: Process, kind: str, count: int) -> int:
+    texts = make_texts(kind, count)
+    seconds: dict[int, float] = {}
+    for size in BATCHES[kind] * 2:
+        seconds[size] = min(seconds.get(size, float("inf")), process.embed(texts, size))
+    return min(seconds, key=lambda size: seconds[size])
 
 
-def latencies(libraries: Sequence[Library], rounds: int) -> dict[str, list[float]]:
-    """The median of single calls of 12 tokens, a number a round."""
-    texts = make_texts_of(12, CALLS)
-    seconds: dict[str, list[float]] = {library.name: [] for library in libraries}
-    for _ in range(rounds):
-        for library in libraries:
-            seconds[library.name].append(statistics.median(library.embed([text]) for text in texts))
-    return seconds
+@contextmanager
+def start(
+    names: Sequence[Library], pythons: Mapping[str, Path], folder: Path, batches: Mapping[str, Mapping[str, int]]
+) -> Iterator[Field]:
+    """Start every library that can be; the others are named on standard error."""
+    field = Field([], batches)
+    try:
+        for library in names:
+            if library.environment in pythons:
+                try:
+                    field.processes.append(Process(library, pythons[library.environment], str(folder), folder.parent))
+                except Gone as error:
+                    say(f"left out: {error}")
+        yield field
+    finally:
+        for process in field.processes:
+            process.close()
 
 
-def ratio(seconds: Mapping[str, Sequence[float]], name: str) -> float:
-    """How many times faster than sentence-transformers' torch of the same precision (int8: of bfloat16)."""
-    precision = name.split()[1]
-    base = seconds[f"{BASE} {'bfloat16' if precision == 'int8' else precision}"]
-    return statistics.median(theirs / own for own, theirs in zip(seconds[name], base, strict=True))
+def check(field: Field, texts: Sequence[str]) -> dict[str, float]:
+    """Return the smallest cosine of each library's vectors to those of float32 torch; who is too far off must go."""
+    vectors = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "vectors.npy")
+        for process in list(field.processes):
+            try:
+                process.embed(texts, field.batch(process, "mixed"), path)
+            except Gone as error:
+                field.drop(process, error)
+                continue
+            found = np.load(path).astype(np.float64)
+            vectors[process] = found / np.linalg.norm(found, axis=1, keepdims=True)
+    truth = next(own for process, own in vectors.items() if process.library.name == f"{ST}, torch float32")
+    cosines = {process: float((own * truth).sum(axis=1).min()) for process, own in vectors.items()}
+    for process, cosine in cosines.items():
+        if not cosine >= LEAST_COSINE[process.library.precision]:
+            field.drop(process, f"{process.library.name}, whose least cosine to the reference is {cosine:.5f}")
+    return {process.library.name: cosine for process, cosine in cosines.items() if process in field.processes}
 
 
-def measure(model: str, options: argparse.Namespace, pythons: Mapping[str, Path], scratch: Path) -> list[str]:
-    """The lines of one model's table."""
-    prepared = prepare_model(model, pythons, options.envs)
-    libraries = start(options.libraries, pythons, str(prepared.folder))
-    texts = {kind: make_texts(kind, max(8, options.texts // share)) for kind, share in KINDS.items()}
-    cosines = check(libraries, texts["mixed"][:200], scratch)
-    timed, rates = {}, {}
+def run_round(field: Field, number: int, texts: Mapping[str, Sequence[str]], singles: Sequence[str]) -> Iterator[Any]:
+    """Yield name, what, and seconds for each library in turn; who begins alternates."""
     for kind, some in texts.items():
-        say(f"{model}: {kind}, {len(some)} texts")
-        choose_batches(libraries, some[:128])
-        timed[kind] = take_turns(libraries, some, options.rounds)
-        rates[kind] = prepared.count_tokens(some)
-    single = latencies(libraries, options.rounds)
-    peak = gemm_flops()
-    lines = []
-    for library in libraries:
-        name, precision = library.name, library.name.split()[1]
-        cells = []
-        for kind in KINDS:
-            speed = rates[kind] / statistics.median(timed[kind][name])
-            cells.append(f"{speed:,.0f} ({ratio(timed[kind], name):.2f}x)")
-        flops = rates["mixed"] / statistics.median(timed["mixed"][name]) * matmul_flops_a_token(prepared.config)
-        share = f"{flops / peak[precision]:.0%}" if precision in peak else "–"
-        p50 = f"{statistics.median(single[name]) * 1e3:.2f}"
-        cells += [p50, share, f"{library.peak >> 20:,}", f"{cosines[name]:.5f}"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    for library in libraries:
-        library.close()
-    return lines
+        say(f"round {number + 1}: {kind}, {len(some)} texts")
+        for process in list(field.processes)[:: 1 if number % 2 else -1]:
+            try:
+                yield process, kind, process.embed(some, field.batch(process, kind))
+            except Gone as error:
+                field.drop(process, error)
+    for process in list(field.processes)[:: 1 if number % 2 else -1]:
+        try:
+            process.embed(singles[:1], 1)
+            yield process, "single", statistics.median(process.embed([text], 1) for text in singles)
+        except Gone as error:
+            field.drop(process, error)
+
+
+def measure(model: str, options: argparse.Namespace, pythons: Mapping[str, Path]) -> Measured:
+    """All rounds of one model."""
+    prepared, rounds = prepare_model(model, pythons, options.envs), options.rounds
+    names = [library for library in LIBRARIES if library.name in options.libraries]
+    batches = choose_batches(names, model, pythons, prepared)
+    texts = {
+        kind: make_texts(kind, max(4 * rounds, int(count * options.scale))) for kind, count in COUNTS[model].items()
+    }
+    singles = make_texts_of(12, CALLS * rounds)
+    peaks = [measure_peak(pythons["forebay"])]
+    say(f"{model}: starting the libraries")
+    with start(names, pythons, prepared.folder, batches) as field:
+        cosines = check(field, texts["mixed"][: CHECKED[model]])
+        measured = Measured(model, [process.library for process in field.processes], cosines, batches)
+        measured.versions = {process.library.environment: process.versions for process in field.processes}
+        for number in range(rounds):
+            own = {kind: some[number::rounds] for kind, some in texts.items()}
+            for kind, some in own.items():
+                lengths = prepared.count_tokens(some)
+                measured.lengths.setdefault(kind, []).append(lengths)
+                measured.operations.setdefault(kind, []).append(count_operations(prepared.config, lengths))
+            for process, kind, seconds in run_round(field, number, own, singles[number::rounds]):
+                measured.seconds[process.library.name][kind].append(seconds)
+                if kind == "mixed" and number == 0:
+                    measured.memory[process.library.name] = process.peak
+            field.drop_once()
+    peaks.append(measure_peak(pythons["forebay"]))
+    measured.peak = {precision: max(peak[precision] for peak in peaks) for precision in peaks[0]}
+    return measured
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["default", "bert-base"], help="default, bert-base (random)")
-    parser.add_argument("--texts", type=int, default=2000)
+    parser.add_argument(
+        "--models", nargs="+", default=list(COUNTS), choices=COUNTS, help="bert-base has random weights"
+    )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of texts, for a trial")
     parser.add_argument("--envs", type=Path, default=ROOT / "build" / "benchmark-envs")
-    parser.add_argument("--libraries", nargs="+", default=list(LIBRARIES), choices=LIBRARIES)
+    names = [library.name for library in LIBRARIES]
+    parser.add_argument("--libraries", nargs="+", default=names, choices=names)
+    parser.add_argument("--without", nargs="+", default=[], choices=list(PACKAGES), help="environments to leave out")
+    parser.add_argument("--write", type=Path, help="a Markdown page to put the tables into, between their markers")
     options = parser.parse_args()
-    pythons = {name: make_environment(name, options.envs) for name in {lib.split()[0] for lib in options.libraries}}
-    with tempfile.TemporaryDirectory() as scratch:
-        for model in options.models:
-            lines = measure(model, options, pythons, Path(scratch))
-            print(f"**{model}**\n\n| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}")
-            print("\n".join(lines) + "\n", flush=True)
-    print(describe_machine(), time.strftime("%H:%M"))
-
-
-LIBRARIES = (
-    "forebay float32",
-    "forebay bfloat16",
-    "forebay int8",
-    "torch float32",
-    "torch bfloat16",
-    "onnx float32",
-    "onnx int8",
-    "openvino float32",
-    "openvino bfloat16",
-    "fastembed float32",
-)
+    wanted = {library.environment for library in LIBRARIES if library.name in options.libraries}
+    wanted = wanted - set(options.without) | {"forebay"}
+    made = {name: make_environment(name, options.envs) for name in sorted(wanted)}
+    pythons = {name: python for name, python in made.items() if python is not None}
+    for model in options.models:
+        started = time.perf_counter()
+        table = to_markdown(measure(model, options, pythons))
+        say(f"{model} took {time.perf_counter() - started:.0f} s")
+        print(table, flush=True)
+        if options.write is not None:
+            write_between_markers(options.write, table, f"cpu-{model}")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""What ``benchmarks.cpu`` needs of a model: a folder with all formats, tokens and operations; the machine's peak."""
+"""What ``benchmarks.cpu`` needs of a model: a folder with all formats, tokens, operations; the machine's peak."""
 
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 
+from benchmarks.cpu_libraries import say
 from forebay.checkpoint.locate import locate
 
 LENGTH = 512
@@ -48,9 +48,9 @@ class Prepared:
     config: Mapping[str, Any]
     tokenizer: Tokenizer
 
-    def count_tokens(self, texts: Sequence[str]) -> int:
-        """Tokens that are read of the texts, special ones included."""
-        return sum(min(LENGTH, len(encoding.ids)) for encoding in self.tokenizer.encode_batch_fast(list(texts)))
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens that are read of each text, special ones included."""
+        return [min(LENGTH, len(encoding.ids)) for encoding in self.tokenizer.encode_batch_fast(list(texts))]
 
 
 def prepare_model(name: str, pythons: Mapping[str, Path], envs: Path) -> Prepared:
@@ -60,9 +60,12 @@ def prepare_model(name: str, pythons: Mapping[str, Path], envs: Path) -> Prepare
         shutil.copytree(locate("default").path, folder, dirs_exist_ok=True)
         if name == "bert-base":
             _make_random(folder)
+    lengths = folder / "sentence_bert_config.json"  # infinity and vLLM read no more of a text than it says
+    lengths.write_text(json.dumps(json.loads(lengths.read_text()) | {"max_seq_length": LENGTH}))
     for environment, script in EXPORT.items():
         target = envs / "models" / f"{name}-{environment}"
         if environment in pythons and not target.exists():
+            say(f"exporting {name} for {environment}")
             subprocess.run([str(pythons[environment]), "-c", script, str(folder), str(target)], check=True)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
@@ -82,21 +85,26 @@ def _make_random(folder: Path) -> None:
     pooling.write_text(json.dumps(values))
 
 
-def matmul_flops_a_token(config: Mapping[str, Any]) -> int:
-    """Operations of the linear layers a token: two for each of their weights."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    return int(2 * config["num_hidden_layers"] * (4 * hidden * hidden + 2 * hidden * inner))
+class Operations(NamedTuple):
+    """What a model has to compute for some texts: products with weights, and those of attention."""
+
+    linear: int
+    attention: int
+
+    def least_seconds(self, peak: Mapping[str, float], precision: str) -> float:
+        """The time at the processor's peak; attention of an int8 model is counted in bfloat16."""
+        return self.linear / peak[precision] + self.attention / peak["bfloat16" if precision == "int8" else precision]
 
 
-def gemm_flops(seconds: float = 2.0) -> dict[str, float]:
-    """The best rate of torch's own matrix products of this machine, by precision, in operations a second."""
-    peak = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        a, b = torch.randn(1024, 3072).to(dtype), torch.randn(3072, 3072).to(dtype)
-        best, until = float("inf"), time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            started = time.perf_counter()
-            a @ b
-            best = min(best, time.perf_counter() - started)
-        peak[str(dtype).removeprefix("torch.")] = 2 * 1024 * 3072 * 3072 / best
-    return peak
+def count_operations(config: Mapping[str, Any], lengths: Sequence[int]) -> Operations:
+    """Count two for each weight a token, and for each pair of a text's tokens two in scores and two in their sums."""
+    hidden, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    linear = 2 * layers * (4 * hidden * hidden + 2 * hidden * inner) * sum(lengths)
+    return Operations(linear, 4 * layers * hidden * sum(length * length for length in lengths))
+
+
+def measure_peak(python: Path) -> dict[str, tuple[float, str]]:
+    """The greatest rate of matrix products by precision, in operations a second, and whose products they were."""
+    script = str(Path(__file__).parent / "cpu_peak.py")
+    done = subprocess.run([str(python), script], stdout=subprocess.PIPE, text=True, check=True, cwd="/")
+    return {precision: (rate, by) for precision, (rate, by) in json.loads(done.stdout.splitlines()[-1]).items()}

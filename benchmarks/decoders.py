@@ -1,103 +1,99 @@
-"""Tokens a second of a decoder embedder: Forebay and sentence-transformers on one random checkpoint, at equal dtype.
+"""Tokens a second of a decoder embedder: Forebay, transformers and sentence-transformers at equal dtype.
 
-The checkpoint has the shape of Qwen3-Embedding-0.6B and random weights; it is built at the first run. Speed does not
-depend on what the weights are. Usage: ``python -m benchmarks.decoders [--layers N] [--texts N] [--dtype float32]``.
+``python -m benchmarks.decoders --write docs/benchmarks.md``. The checkpoint has the shape of Qwen3-Embedding-0.6B and
+random weights, and is made by the script. Each engine has a process of its own; vectors are compared before anything
+is timed. The others run with the fastest of BATCH_SIZES.
 """
 
 import argparse
-import json
 import random
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
-import torch
-import transformers
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from benchmarks.compare import say
+from benchmarks.shapes import QWEN3_LAYERS, make_embedder
+from benchmarks.turns import (
+    FOREBAY,
+    Difference,
+    Engine,
+    Line,
+    add_write_option,
+    choose_batch_size,
+    cosines,
+    publish,
+    take_turns,
+    to_line,
+    to_markdown,
+)
 
-from forebay import PoolingModel
-
-VOCABULARY = 151_936
-SHAPE = {
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 32_768,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    "tie_word_embeddings": True,
-}
-LAYERS = 28
 LENGTHS = (16, 64, 128, 256, 512)
+BATCH_SIZES = (1, 4)
+SAMPLE = 4
+"""So many texts, the shortest, are compared and tried in batches."""
+
+LEAST_COSINE = {"float32": 0.99999, "bfloat16": 0.99}
+OTHERS = {"transformers": "transformers", "sentence-transformers": "sentence_transformers"}
 
 
-def build(folder: Path, num_layers: int, dtype: str) -> Path:
-    """Save a checkpoint with last-token pooling and normalisation, as sentence-transformers does."""
-    config = transformers.Qwen3Config(vocab_size=VOCABULARY, num_hidden_layers=num_layers, **SHAPE)
-    torch.manual_seed(0)
-    transformers.Qwen3Model(config).to(getattr(torch, dtype)).save_pretrained(folder / "backbone")
-    _save_tokenizer(folder / "backbone")
-    backbone = Transformer(str(folder / "backbone"), model_kwargs={"dtype": dtype})
-    modules = [backbone, Pooling(config.hidden_size, pooling_mode="lasttoken"), Normalize()]
-    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "model"), create_model_card=False)
-    return folder / "model"
-
-
-def _save_tokenizer(folder: Path) -> None:
-    """One token a word, and an end token."""
-    words = {"<|endoftext|>": 0, **{f"w{index}": index + 1 for index in range(1000)}}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<|endoftext|>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    names = dict.fromkeys(("eos_token", "pad_token", "unk_token"), "<|endoftext|>")
-    config = {"tokenizer_class": "TokenizersBackend", "model_max_length": 32_768, **names}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-
-
-def make_texts(count: int) -> list[str]:
-    """Texts of mixed lengths, the same in every run."""
-    source = random.Random(1)
+def make_texts(count: int, *, seed: int) -> list[str]:
+    """Texts of mixed lengths, one token a word and an end token; the same in every run, all different."""
+    source = random.Random(seed)
     lengths = [LENGTHS[index % len(LENGTHS)] for index in range(count)]
     return [" ".join(f"w{source.randrange(1000)}" for _ in range(length - 1)) for length in lengths]
 
 
-def measure(embed: Callable[[Sequence[str]], object], texts: Sequence[str], repeats: int) -> float:
-    """Tokens a second, the best of ``repeats`` after one call to warm up."""
-    num_tokens = sum(text.count(" ") + 2 for text in texts)
-    embed(texts[: len(LENGTHS)])
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        embed(texts)
-        times.append(time.perf_counter() - start)
-    return num_tokens / min(times)
+def count_tokens(texts: Sequence[str]) -> int:
+    return sum(text.count(" ") + 2 for text in texts)
+
+
+def measure(folder: Path, dtype: str, options: argparse.Namespace) -> tuple[list[Line], str]:
+    """Lines against each of the others, and a sentence on agreement and memory."""
+    sample = make_texts(SAMPLE, seed=0)
+    with ExitStack() as stack:
+        engines = [stack.enter_context(Engine(FOREBAY, "decoder_peers", "forebay", folder=str(folder), dtype=dtype))]
+        for name, loader in OTHERS.items():
+            own = Engine(name, "decoder_peers", loader, folder=str(folder), dtype=dtype)
+            engines.append(stack.enter_context(own))
+            say(f"{dtype}: {name}, batches of {choose_batch_size(own, BATCH_SIZES, 'embed', texts=sample)}")
+        ours, *theirs = (engine.run("embed", texts=sample) for engine in engines)
+        least = min(float(cosines(ours, vectors).min()) for vectors in theirs)
+        most = max(Difference.of(ours, vectors).largest for vectors in theirs)
+        say(f"{dtype}: min cosine {least:.6f}, max |Δ| {most:.1e}")
+        if least < LEAST_COSINE[dtype]:
+            raise SystemExit(f"error: the vectors' least cosine is {least:.6f}; there is nothing to compare")
+        rounds = [{"texts": make_texts(options.texts, seed=1 + number)} for number in range(options.rounds)]
+        seconds = take_turns(engines, "embed", rounds)
+        num_tokens = count_tokens(rounds[0]["texts"])
+        what = f"{dtype}, {options.texts} texts of {num_tokens / options.texts:.0f} tokens on average"
+        lines = [
+            to_line(what, seconds, (engines[0], other), lambda value: f"{num_tokens / value:,.0f} tok/s")
+            for other in engines[1:]
+        ]
+        note = f"{dtype}: min cosine {least:.6f}, max |Δ| {most:.1e}, keys and values: {engines[0].ask('reserved')}."
+        return lines, note
 
 
 def main() -> None:
-    """Print one line a library and the largest difference of their vectors."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=LAYERS)
-    parser.add_argument("--texts", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decoders", description=__doc__)
+    parser.add_argument("--layers", type=int, default=QWEN3_LAYERS)
+    parser.add_argument("--texts", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--dtypes", nargs="+", default=list(LEAST_COSINE), choices=list(LEAST_COSINE))
+    add_write_option(parser)
     options = parser.parse_args()
-    texts = make_texts(options.texts)
-    with tempfile.TemporaryDirectory() as place:
-        folder = build(Path(place), options.layers, options.dtype)
-        theirs = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": options.dtype})
-        with PoolingModel(str(folder), dtype=options.dtype) as ours:
-            for name, embed in (("forebay", ours.embed), ("sentence-transformers", theirs.encode)):
-                print(f"{name}: {measure(embed, texts, options.repeats):.0f} tokens/s", flush=True)
-            vectors = np.asarray(ours.embed(texts).embeddings, dtype=np.float32)
-            print(f"largest difference: {np.abs(vectors - theirs.encode(texts)).max():.1e}")
+    notes = [
+        f"Qwen3-Embedding-0.6B's shape ({options.layers} layers), random weights; rounds: {options.rounds}. A ratio "
+        "above 1 favours Forebay."
+    ]
+    lines: list[Line] = []
+    for dtype in options.dtypes:
+        with tempfile.TemporaryDirectory() as place:
+            own, note = measure(make_embedder(Path(place), options.layers, dtype), dtype, options)
+        lines += own
+        notes.append(note)
+    publish("decoders", to_markdown(notes, lines), options.write)
 
 
 if __name__ == "__main__":

@@ -1,145 +1,120 @@
-"""Reranking by a cross-encoder against CrossEncoder.rank, and similarities against a NumPy loop, as ratios.
+"""Reranking by a cross-encoder against CrossEncoder.rank, and similarities of vectors against a NumPy loop.
 
-``python -m benchmarks.rerank MODEL`` times 1 query × 100 documents and 32 queries × 1,000 documents, each engine in a
-process of its own, best of several rounds, with the processes' peak memory. Both must give the same order.
+``python -m benchmarks.rerank --write docs/benchmarks.md``. Each engine has a process of its own, and they take turns
+query by query; scores are compared before anything is timed. Two cross-encoders: a small trained one where it is at
+hand, and one of MiniLM-L6's shape with random weights. CrossEncoder runs with the fastest of BATCH_SIZES.
 """
 
 import argparse
-import resource
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe_machine
+from benchmarks.compare import say
+from benchmarks.shapes import make_cross_encoder
 from benchmarks.texts import SEED, make_text, short
+from benchmarks.turns import (
+    FOREBAY,
+    Difference,
+    Engine,
+    Line,
+    add_write_option,
+    choose_batch_size,
+    milliseconds,
+    publish,
+    take_turns,
+    to_line,
+    to_markdown,
+)
 
-SHAPES = {"1 × 100": (1, 100, 5), "32 × 1,000": (32, 1000, 1)}
-"""Queries, documents of each, rounds."""
-
+TRAINED = Path("~/.cache/forebay-models/wn-reranker-tiny").expanduser()
+RANDOM = "MiniLM-L6's shape"
+BATCH_SIZES = (16, 32, 64)
+SHAPES = {"1 × 100": (1, 100), "32 × 1,000": (32, 1000)}
 DIMENSION = 384
+MAX_DIFFERENCE = 1e-4
+CALLS = 9
+"""A round of what is short."""
 
-
-class Measured(NamedTuple):
-    seconds: float
-    peak_mib: float
-    best: list[int]
-    """The best document of each query."""
+OTHER = "CrossEncoder.rank"
 
 
 def make_texts(num_queries: int, num_documents: int) -> tuple[list[str], list[str]]:
+    """Queries of about 12 tokens, documents of 16 to 128."""
     chance = Random(SEED)
     queries = [make_text(short(chance), chance) for _ in range(num_queries)]
     return queries, [make_text(chance.randint(16, 128), chance) for _ in range(num_documents)]
 
 
-def best_of(rounds: int, work: Callable[[], list[int]], warm_up: Callable[[], object]) -> Measured:
-    """Time the work after a warm-up of a part of it."""
-    warm_up()
-    seconds, best = [], []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        best = work()
-        seconds.append(time.perf_counter() - start)
-    return Measured(min(seconds), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, best)
+def measure_ranking(
+    what: str, folder: Path, queries: Sequence[str], documents: Sequence[str], options: argparse.Namespace
+) -> tuple[list[Line], str]:
+    """1 × 100 a few times over, then as many of the queries × 1,000 as asked for, each a round."""
+    with ExitStack() as stack:
+        ours = stack.enter_context(Engine(FOREBAY, "pair_peers", "forebay", folder=str(folder)))
+        other = stack.enter_context(Engine(OTHER, "pair_peers", "cross_encoder", folder=str(folder)))
+        few: dict[str, Any] = {"query": queries[0], "documents": documents[:100]}
+        size = choose_batch_size(other, BATCH_SIZES * 2, "rank", **few)
+        own, theirs = (engine.run("rank", **few) for engine in (ours, other))
+        found = Difference.of(own, theirs)
+        found.check(MAX_DIFFERENCE, "the scores")
+        say(f"{what}: batches of {size}, max |Δ| {found.largest:.1e}, deviation {found.deviation:.1e}")
+        lines = [_line(f"{what}, 1 × {len(few['documents'])}", (ours, other), [few] * options.rounds)]
+        wanted = queries[: options.queries_of[what]]
+        part = "" if len(wanted) == len(queries) else f" (measured on {len(wanted)} of the queries, time a query)"
+        rounds = [{"query": query, "documents": documents} for query in wanted]
+        name = f"{what}, {len(queries)} × {len(documents):,}{part or ', time a query'}"
+        lines.append(_line(name, (ours, other), rounds))
+    return lines, f"{what}: scores differ by {found.largest:.1e} (their standard deviation is {found.deviation:.1e})."
 
 
-def run_forebay(model_name: str, shape: tuple[int, int, int]) -> Measured:
-    from forebay import PoolingModel
-
-    queries, documents = make_texts(*shape[:2])
-    with PoolingModel(model_name) as model:
-
-        def rank(some: list[str]) -> list[int]:
-            return [model.rerank(query, documents).results[0].index for query in some]
-
-        return best_of(shape[2], lambda: rank(queries), lambda: rank(queries[:1]))
+def _line(what: str, engines: tuple[Engine, Engine], rounds: Sequence[Mapping[str, Any]]) -> Line:
+    say(f"{what}: {len(rounds)} rounds")
+    return to_line(what, take_turns(engines, "rank", rounds), engines, milliseconds)
 
 
-def run_reference(model_name: str, shape: tuple[int, int, int]) -> Measured:
-    from sentence_transformers import CrossEncoder
-
-    queries, documents = make_texts(*shape[:2])
-    model = CrossEncoder(model_name, device="cpu")
-
-    def rank(some: list[str]) -> list[int]:
-        return [int(model.rank(query, documents, show_progress_bar=False)[0]["corpus_id"]) for query in some]
-
-    return best_of(shape[2], lambda: rank(queries), lambda: rank(queries[:1]))
-
-
-def make_vectors(shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+def measure_vectors(shape: tuple[int, int], scratch: Path, rounds: int) -> Line:
+    """Given embeddings of DIMENSION numbers."""
     random = np.random.default_rng(SEED)
-    return tuple(random.standard_normal((num, DIMENSION), np.float32) for num in shape[:2])  # type: ignore[return-value]
-
-
-def run_compare(_: str, shape: tuple[int, int, int]) -> Measured:
-    import torch
-
-    from forebay.pooling.similarity import compare
-
-    one, other = (torch.from_numpy(vectors) for vectors in make_vectors(shape))
-    places = torch.cartesian_prod(torch.arange(len(one)), torch.arange(len(other)))
-    wanted = (places[:, 0], places[:, 1])
-
-    def best() -> list[int]:
-        return compare("cosine", one, other, wanted).view(len(one), -1).argmax(1).tolist()  # type: ignore[no-any-return]
-
-    return best_of(20, best, best)
-
-
-def run_loop(_: str, shape: tuple[int, int, int]) -> Measured:
-    queries, documents = make_vectors(shape)
-
-    def loop() -> list[int]:
-        best = []
-        for query in queries:
-            scores = [float(query @ one / np.linalg.norm(query) / np.linalg.norm(one)) for one in documents]
-            best.append(int(np.argmax(scores)))
-        return best
-
-    return best_of(3, loop, loop)
-
-
-def measure(run: "Run", model: str, shape: tuple[int, int, int]) -> Measured:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-        return alone.submit(run, model, shape).result()
-
-
-Run = Callable[[str, tuple[int, int, int]], Measured]
-
-
-def print_table(about: str, model_help: str, rivals: Sequence[tuple[str, Run, Run]]) -> None:
-    """The command line of a comparison: each rival's name, Forebay's way, the other's."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("model", help=model_help)
-    parser.add_argument("--shape", choices=[*SHAPES], help="one of the two; both where left out")
-    arguments = parser.parse_args()
-    print(describe_machine())
-    print("| | queries × documents | Forebay | other | times faster | peak MiB |\n|---|---|---|---|---|---|")
-    for name, shape in SHAPES.items():
-        if arguments.shape not in (None, name):
-            continue
-        for what, ours, theirs in rivals:
-            one, other = measure(ours, arguments.model, shape), measure(theirs, arguments.model, shape)
-            if one.best != other.best:
-                print(f"the best documents differ for {sum(map(int.__ne__, one.best, other.best))} queries")
-            print(
-                f"| {what} | {name} | {one.seconds * 1e3:,.1f} ms | {other.seconds * 1e3:,.1f} ms "
-                f"| {other.seconds / one.seconds:.1f} | {one.peak_mib:,.0f} / {other.peak_mib:,.0f} |"
-            )
+    queries, documents = (random.standard_normal((num, DIMENSION), np.float32) for num in shape)
+    np.savez(scratch / "vectors.npz", queries=queries, documents=documents)
+    with ExitStack() as stack:
+        ours = stack.enter_context(Engine(FOREBAY, "pair_peers", "forebay_vectors"))
+        other = stack.enter_context(Engine("NumPy, a loop", "pair_peers", "numpy_vectors"))
+        for engine in (ours, other):
+            engine.ask("load", path=str(scratch / "vectors.npz"))
+        Difference.of(*(engine.run("score") for engine in (ours, other))).check(MAX_DIFFERENCE, "the similarities")
+        what = f"given embeddings, {shape[0]} × {shape[1]:,}"
+        return to_line(what, take_turns((ours, other), "score", [{}] * rounds, CALLS), (ours, other), milliseconds)
 
 
 def main() -> None:
-    rivals = [
-        ("rank by a cross-encoder", run_forebay, run_reference),
-        ("compare given embeddings", run_compare, run_loop),
-    ]
-    print_table(__doc__.splitlines()[0], "a cross-encoder with one label", rivals)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rerank", description=__doc__)
+    parser.add_argument("--model", type=Path, default=TRAINED, help="a cross-encoder with one label")
+    parser.add_argument("--rounds", type=int, default=9, help="of what is short")
+    parser.add_argument("--documents", type=int, default=1000)
+    parser.add_argument("--queries", type=int, default=32, help="of the model's 32 × 1,000")
+    parser.add_argument("--queries-random", type=int, default=6, help="of the 32 of the larger one")
+    add_write_option(parser)
+    options = parser.parse_args()
+    options.queries_of = {options.model.name: options.queries, RANDOM: options.queries_random}
+    queries, documents = make_texts(32, options.documents)
+    lines: list[Line] = []
+    notes = ["float32 on CPU. A ratio above 1 favours Forebay; a query is a round."]
+    with tempfile.TemporaryDirectory() as place:
+        scratch = Path(place)
+        folders = {options.model.name: options.model} if options.model.exists() else {}
+        for what, folder in {**folders, RANDOM: make_cross_encoder(scratch / "random")}.items():
+            own, note = measure_ranking(what, folder, queries, documents, options)
+            lines += own
+            notes.append(note)
+        lines += [measure_vectors(shape, scratch, options.rounds) for shape in SHAPES.values()]
+    publish("rerank", to_markdown(notes, lines), options.write)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Precision = Literal["float32", "bfloat16", "int8"]
+Heads = tuple[int, int, int, bool]
+"""Heads of queries, of keys, their size; whether a row holds one head's query, key and value after another's."""
+Pages = tuple[Floats, Floats, Ids, list[tuple[int, Ids | None]]]
+"""Keys and values [layers, slots, width]; slots of the step's tokens; for neighbouring sequences their number and the
+slots [number, K] of each one's tokens before and in this step, None where it begins with this step."""
 Activation = Literal["none", "gelu_erf", "gelu_tanh", "relu", "silu", "tanh"]
 
 def kernels() -> list[str]:
@@ -26,10 +31,29 @@ class Program:
     """Operations on the rows of a flat batch; ``slots`` are (width, is global) of the places of its values."""
 
     def __init__(self, kernels: str, slots: list[tuple[int, bool]]) -> None: ...
-    def embed(self, dst: int, tables: list[tuple[Floats, int]]) -> None: ...
+    def embed(self, dst: int, tables: list[tuple[Floats, int]], factor: float = 1.0) -> None: ...
     def linear(self, src: int, dst: int, weights: PackedLinear, activation: Activation, residual: int) -> None: ...
-    def layer_norm(self, src: int, dst: int, weight: Floats, bias: Floats, eps: float) -> None: ...
-    def attention(self, src: int, dst: int, num_heads: int, precision: Precision = "float32") -> None: ...
+    def layer_norm(self, src: int, dst: int, weight: Floats, bias: Floats | None, eps: float) -> None: ...
+    def rms_norm(self, src: int, dst: int, weight: Floats, eps: float, residual: int) -> None: ...
+    def gate(self, src: int, dst: int, activation: Activation) -> None: ...
+    def turn(self, src: int, heads: Heads, weights: Floats | None, eps: float, angles: int) -> None:
+        """Normalise heads of queries and keys with ``weights`` [2, size], and rotate them by the step's ``angles``."""
+
+    def keep(self, src: int, heads: Heads, layer: int) -> None:
+        """Put keys and values where the step keeps them."""
+
+    def attention(
+        self,
+        src: int,
+        dst: int,
+        heads: Heads,
+        scale: float,
+        is_causal: bool = False,
+        window: int = 0,
+        soft_cap: float = 0.0,
+        layer: int = 0,
+        precision: Precision = "float32",
+    ) -> None: ...
     def show(self, src: int, state: int) -> None: ...
     def run(
         self,
@@ -41,8 +65,15 @@ class Program:
         out: Floats,
         threads: int,
         cut: Literal["automatic", "groups", "rows"] = "automatic",
+        seen: Ids | None = None,
+        angles: Sequence[tuple[Floats, Ids]] = (),
+        pages: Pages | None = None,
     ) -> None:
-        """Run a step; ``out`` is [1, T, width] for the last state or [states, T, width] for all."""
+        """Run a step; ``out`` is [1, T, width] for the last state or [states, T, width] for all.
+
+        ``seen`` tells how many of a sequence's first tokens are seen; ``angles`` are tables of cosines and sines
+        [rows, half | half] with each token's row.
+        """
 
 def weighted_sums(rows: Floats, starts: Ids, lens: Ids, weights: Floats, out: Floats) -> None:
     """Put the sums of weights [sum(lens)] times rows [T, H] over each segment into ``out`` [n, H]."""

@@ -44,6 +44,7 @@ HEAD_WORDS = {
     "masked_lm": "language model",
     "score": "classifier",
     "reward": "reward model",
+    "ranking": "reranker with a head of two layers",
     "lm_rows": "reranker by the answers of a language model",
 }
 KIND_WORDS = {

@@ -22,12 +22,13 @@ from forebay.core.events import Observer, ignore
 from forebay.core.info import ModelInfo
 from forebay.core.params import PoolingParams, TextParams
 from forebay.core.request import Item, Lane, Reply, Request, ScoreReply, ScoreRequest
-from forebay.core.tasks import Task
+from forebay.core.tasks import ScoreType, Task
 from forebay.engine.join import Join
 from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
 from forebay.engine.sequence import Job, SequenceTraits
 from forebay.loading.assemble import LoadedModel, load_model
+from forebay.text.listing import TokenList
 from forebay.text.spans import Spans
 from forebay.text.tokenizer import Encoded, TextTokenizer
 
@@ -52,7 +53,9 @@ class AsyncEngine:
         self._model = model
         self._processor = processor
         self._info = model.info if processor is None else _with_plugin(model.info)
-        self._engine = Engine(Runner(model.pipelines, model.device), limits, observer)
+        self._engine = Engine(
+            Runner(model.pipelines, model.device), limits, observer, longest=model.info.abilities.max_len
+        )
         if self._engine.reserved is not None:
             self._info = replace(self._info, decisions=(*self._info.decisions, self._engine.reserved))
         self._tokenizing = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="forebay-tokenize")
@@ -157,9 +160,24 @@ class AsyncEngine:
         tokenizer = self._model.texts[self._choose_route(text.input_type)]
         return [tokenizer.spans(item, text, prompt) for item in items]
 
+    def list_tokens(self, texts: Sequence[str], prompt_name: str | None, *, has_specials: bool) -> list[TokenList]:
+        """Return every token of each text; blocks. ``prompt_name`` None is the checkpoint's default prompt."""
+        text = TextParams(prompt_name=prompt_name)
+        text.check(self._info.abilities)
+        prompt = self._model.prompts.choose(text)
+        return [self._any_text.list_tokens(one, prompt, has_specials=has_specials) for one in texts]
+
+    def decode(self, items: Sequence[Sequence[int]], *, skips_specials: bool) -> list[str]:
+        """Return the text of each list of token ids, which must lie in the vocabulary; blocks."""
+        return [self._any_text.decode(ids, skips_specials=skips_specials) for ids in items]
+
+    @property
+    def _any_text(self) -> TextTokenizer:
+        return next(iter(self._model.texts.values()))
+
     def token_of(self, token_id: int) -> str:
         """Return a token id's text ("" for an id without one)."""
-        return next(iter(self._model.texts.values())).token_of(token_id)
+        return self._any_text.token_of(token_id)
 
     def close(self, *, drain: float = 0.0) -> None:
         """Refuse new requests, give those under way up to ``drain`` seconds, abort the rest, free the threads."""
@@ -202,13 +220,16 @@ class AsyncEngine:
             deadline=request.deadline,
             tokenize_seconds=time.perf_counter() - start,
         )
-        traits = SequenceTraits(request.pooling, route, self._choose_join(request), request.cache_salt or "")
+        pooling = request.pooling
+        if request.text.input_type == "query" and self._info.abilities.score_type is ScoreType.LATE_INTERACTION:
+            pooling = replace(pooling, side="query")
+        traits = SequenceTraits(pooling, route, self._choose_join(request), request.cache_salt or "")
         job.fill(encoded, encoded.truncated, traits, request.against)
         return job
 
     def _choose_join(self, request: Request) -> Join:
         """How the windows of one long text become one output."""
-        if request.seconds is not None:
+        if request.seconds is not None or request.against is not None:
             return self._model.window_scores
         wish = request.pooling.use_activation
         is_unit = (self._info.abilities.is_normalized if wish is None else wish) and (
@@ -219,7 +240,8 @@ class AsyncEngine:
     def _encode(self, request: Request, tokenizer: TextTokenizer, prompt: str) -> Encoded:
         if request.seconds is not None:
             return tokenizer.encode_pairs(request.items, request.seconds, request.text, prompt)
-        splits = request.pooling.outputs == (Task.EMBED,)  # other outputs of a text's windows can't be joined
+        # Embeddings and scores of a text's windows become one, other outputs can't.
+        splits = request.pooling.outputs == (Task.EMBED,) or request.against is not None
         return tokenizer.encode(request.items, request.text, prompt, splits=splits)
 
     def _choose_route(self, input_type: str | None) -> str:

@@ -12,7 +12,16 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from forebay.api.async_engine import AsyncEngine
-from forebay.api.outputs import OutputMaker, ScoreOptions, TextOptions, Texts, as_items, as_side, with_progress
+from forebay.api.outputs import (
+    GivenSide,
+    OutputMaker,
+    ScoreOptions,
+    TextOptions,
+    Texts,
+    as_items,
+    as_side,
+    with_progress,
+)
 from forebay.api.plugin import IOProcessor
 from forebay.api.score import chunks_of
 from forebay.api.stream import answer_in_order
@@ -29,10 +38,21 @@ from forebay.core.outputs import (
     SparseOutput,
     TokenClassificationOutput,
     TokenEmbeddingOutput,
+    check_top_n,
     rank,
 )
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import Item, Lane, Reply, Request, Scorable, ScoreReply, ScoreRequest
+from forebay.core.request import (
+    QUERIES,
+    Item,
+    Lane,
+    Reply,
+    Request,
+    Scorable,
+    ScoreReply,
+    ScoreRequest,
+    call_sides,
+)
 from forebay.core.tasks import Task, parse_outputs
 from forebay.text.entities import check_aggregation
 
@@ -217,37 +237,40 @@ class PoolingModel:
         ``top_n`` None or 0 lists all of them. ``return_documents`` puts each document beside its score. The rest is
         as in ``score``.
         """
+        check_top_n(top_n)
         given = as_side(documents, "documents")
         output = self._score(as_side(query, "query"), given, use_activation, options)
         results = [
-            Ranked(index, output[index], given[index] if return_documents else None)
+            Ranked(index, output[index], given.items[index] if return_documents else None)
             for index in rank(output.scores, top_n)
         ]
         return RerankOutput(results, output.num_tokens, output.truncated)
 
     def _score(
         self,
-        queries: Sequence[Scorable],
-        documents: Sequence[Scorable],
+        queries: GivenSide,
+        documents: GivenSide,
         use_activation: bool | None,
         options: ScoreOptions,
     ) -> ScoreOutput:
         show_progress = options.pop("show_progress", None)
         text = TextParams(**options)  # type: ignore[misc]  # what is left are fields of TextParams
-        whole = ScoreRequest(queries, documents, use_activation, text, lane=Lane.BULK)
-        if len(documents) <= 1:
+        whole = ScoreRequest(queries.items, documents.items, use_activation, text, lane=Lane.BULK)
+        if len(whole.documents) <= 1:
             whole = replace(whole, lane=Lane.INTERACTIVE)
         replies: list[ScoreReply] = []
         num_done = 0
         stream = answer_in_order(chunks_of(whole, _CHUNK_ITEMS), self.engine.submit_score)
         try:
-            for reply in with_progress(stream, len(documents), show_progress):
+            for reply in with_progress(stream, len(whole.documents), show_progress):
                 if reply.errors:
                     raise reply.errors[min(reply.errors)]
                 num_done += len(reply)
                 replies.append(reply)
         except ForebayError as error:
-            raise error.move(num_done) from None
+            if error.name != QUERIES or len(whole.queries) > 1:  # the one query for all stands where it stands
+                error.move(num_done)
+            raise call_sides(error, queries.name, documents.name) from None
         scores = np.concatenate([reply.scores for reply in replies])
         truncated = np.concatenate([reply.truncated for reply in replies])
         return ScoreOutput(scores, sum(reply.num_tokens for reply in replies), truncated)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from forebay.core.outputs import (
     TokenEmbeddingOutput,
 )
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import Item, Reply, Scorable
+from forebay.core.request import Item, Reply, Scorable, SideName
 from forebay.core.tasks import Task
 from forebay.text.entities import find_entities
 from forebay.text.spans import Spans, window_spans
@@ -57,12 +57,20 @@ class ScoreOptions(TypedDict, total=False):
     show_progress: bool | None
 
 
-def as_side(given: Any, name: str) -> Sequence[Scorable]:
+class GivenSide(NamedTuple):
+    """One side of a comparison as a list, and what errors call it."""
+
+    items: Sequence[Scorable]
+    name: SideName
+
+
+def as_side(given: Any, name: str) -> GivenSide:
     """Tell one text or one matrix and many of either apart."""
     if isinstance(given, str) or (isinstance(given, np.ndarray) and given.ndim == 2):
-        return [given]
-    if isinstance(given, Sequence | np.ndarray) and not isinstance(given, bytes | bytearray):
-        return list(given)
+        return GivenSide([given], SideName(name, is_list=False))
+    is_scalar = getattr(given, "ndim", 1) == 0  # an array of no dimension has a length by name only
+    if isinstance(given, Sequence | np.ndarray) and not is_scalar and not isinstance(given, bytes | bytearray):
+        return GivenSide(list(given), SideName(name))
     raise InvalidRequest(
         f"{name} is of type {type(given).__name__}; expected a text or a list of texts (late-interaction models also "
         "take token vectors as float32 arrays)",

@@ -5,7 +5,7 @@ engine can: only vectors that are there are compared here.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,10 +15,21 @@ import torch
 from numpy.typing import NDArray
 
 from forebay.api.futures import fail, finish, when_all
+from forebay.api.sides import check_sides
 from forebay.core.errors import ForebayError, InvalidRequest
 from forebay.core.info import ModelInfo
 from forebay.core.params import Abilities, PoolingParams, TextParams
-from forebay.core.request import Matrix, Reply, Request, Scorable, ScoreReply, ScoreRequest, Timings
+from forebay.core.request import (
+    DOCUMENTS,
+    QUERIES,
+    Matrix,
+    Reply,
+    Request,
+    Scorable,
+    ScoreReply,
+    ScoreRequest,
+    Timings,
+)
 from forebay.core.tasks import ScoreType, Task
 from forebay.pooling.maxsim import max_sim_of_matrices
 from forebay.pooling.similarity import compare
@@ -74,11 +85,9 @@ def _check(abilities: Abilities, request: ScoreRequest) -> ScoreType:
         raise InvalidRequest(
             f"{num_queries} queries can't be paired with {num_documents} documents; send one query and one document, "
             "one query for many documents, or as many queries as documents",
-            field="queries",
+            field=QUERIES,
         )
-    for name, items in (("queries", request.queries), ("documents", request.documents)):
-        for index, item in enumerate(items):
-            _check_item(f"{name}[{index}]", item, abilities)
+    check_sides(request, abilities)
     if request.text.input_type is not None:
         raise InvalidRequest("'input_type' is given by the side of the comparison; leave it out", field="input_type")
     if request.use_activation is False and score_type is not ScoreType.CROSS_ENCODER:
@@ -88,23 +97,6 @@ def _check(abilities: Abilities, request: ScoreRequest) -> ScoreType:
         )
     request.text.check(abilities)
     return score_type
-
-
-def _check_item(name: str, item: Any, abilities: Abilities) -> None:
-    if isinstance(item, str):
-        return
-    wanted = "a text"
-    if abilities.score_type is ScoreType.LATE_INTERACTION:
-        if isinstance(item, np.ndarray) and item.ndim == 2 and item.dtype == np.float32 and len(item):
-            # A model that has other vectors too makes those of its tokens of a size of their own.
-            width = item.shape[1] if Task.EMBED in abilities.tasks else abilities.default_dimension
-            if item.shape[1] != width:
-                raise InvalidRequest(
-                    f"{name} has token vectors of {item.shape[1]} numbers; this model's have {width}", field=name
-                )
-            return
-        wanted = "a text, or its token vectors as a float32 array of at least one row"
-    raise InvalidRequest(f"{name} is of type {type(item).__name__}; this model compares {wanted}", field=name)
 
 
 def cross_encoder(submit: Submit, info: ModelInfo, request: ScoreRequest, whole: "Future[ScoreReply]") -> None:
@@ -118,26 +110,37 @@ def cross_encoder(submit: Submit, info: ModelInfo, request: ScoreRequest, whole:
         reply = part.result()
         scores = [np.nan if row is None else row[0] for row in reply.rows]
         num_tokens = int(reply.num_tokens.sum())
-        return ScoreReply(np.array(scores, np.float32), reply.truncated, num_tokens, reply.errors, reply.timings)
+        errors = {index: _called(error, DOCUMENTS, index) for index, error in reply.errors.items()}
+        return ScoreReply(np.array(scores, np.float32), reply.truncated, num_tokens, errors, reply.timings)
 
-    when_all(whole, [part], lambda: finish(whole, make), lambda error: fail(whole, error))
+    def end(error: BaseException) -> None:
+        fail(whole, error if (index := _index_of(error)) is None else _called(error, DOCUMENTS, index))
+
+    when_all(whole, [part], lambda: finish(whole, make), end)
 
 
 class Side(NamedTuple):
-    """One side of a comparison: its distinct texts, and which of them each pair has (-1: none, it is a matrix)."""
+    """One side of a comparison: its distinct texts, and which of them each pair has (-1: none, it is a matrix).
 
+    ``is_one`` tells that all pairs share one text or matrix.
+    """
+
+    name: str
     texts: list[str]
     place_of: NDArray[np.int64]
+    is_one: bool = False
 
-    def first_pair(self, place: int) -> int:
-        """The first pair that has a text."""
-        return int(np.flatnonzero(self.place_of == place)[0])
+    def tell(self, error: BaseException, place: int, pair: int | None = None) -> ForebayError:
+        """The error of a distinct text, as that of a pair's own (None: the first's that has it)."""
+        if pair is None:
+            pair = int(np.flatnonzero(self.place_of == place)[0])
+        return _called(error, self.name, 0 if self.is_one else pair)
 
 
-def _side(items: Sequence[Scorable], num: int) -> Side:
+def _side(name: str, items: Sequence[Scorable], num: int) -> Side:
     places: dict[str, int] = {}
     place_of = [places.setdefault(item, len(places)) if isinstance(item, str) else -1 for item in items]
-    return Side(list(places), np.resize(np.array(place_of, np.int64), num))
+    return Side(name, list(places), np.resize(np.array(place_of, np.int64), num), len(items) < num)
 
 
 def _query_text(text: TextParams) -> TextParams:
@@ -154,7 +157,7 @@ def bi_encoder(submit: Submit, info: ModelInfo, request: ScoreRequest, whole: "F
     says.
     """
     num = len(request.documents)
-    sides = (_side(request.queries, num), _side(request.documents, num))
+    sides = (_side(QUERIES, request.queries, num), _side(DOCUMENTS, request.documents, num))
     texts = (_query_text(request.text), _document_text(request.text))
     pooling = PoolingParams((Task.EMBED,))
     parts = [submit(_request(request, side.texts, pooling, text)) for side, text in zip(sides, texts, strict=True)]
@@ -172,7 +175,7 @@ def bi_encoder(submit: Submit, info: ModelInfo, request: ScoreRequest, whole: "F
 def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, whole: "Future[ScoreReply]") -> None:
     """Queries become token vectors; documents are compared with theirs inside the engine, or here if they are given."""
     num = len(request.documents)
-    query_side = _side(request.queries, num)
+    query_side = _side(QUERIES, request.queries, num)
     given = [item for item in request.queries if not isinstance(item, str)]
     pooling = PoolingParams((Task.TOKEN_EMBED,))
     first = submit(_request(request, query_side.texts, pooling, _query_text(request.text)))
@@ -198,7 +201,7 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
             return _late_reply(request, query_side, (first.result(), second.result()), given, todo)
 
         def end(error: BaseException) -> None:
-            fail(whole, _moved(error, todo[_index_of(error)]) if _index_of(error) is not None else error)  # type: ignore[index]
+            fail(whole, error if (place := _index_of(error)) is None else _called(error, DOCUMENTS, todo[place]))
 
         when_all(whole, [second], lambda: finish(whole, make), end)
 
@@ -217,8 +220,15 @@ def _late_reply(
     """The scores of given documents, and those that came from the engine for documents ``todo``."""
     texts = np.full(len(request.documents), -1, np.int64)
     texts[todo] = np.arange(len(todo))
-    notes = _Notes.join((query_side, Side([], texts)), replies)
+    notes = _Notes.join((query_side, Side(DOCUMENTS, [], texts)), replies)
     scores = given.copy()
+    for index, item in enumerate(request.documents):
+        if not isinstance(item, str) and index not in notes.errors and not np.isfinite(given[index]):
+            notes.errors[index] = InvalidRequest(
+                f"input[{index}]: its products with the query's vectors are too large for float32; send vectors of "
+                "about unit length",
+                index=index,
+            ).call(DOCUMENTS, index)
     for place, index in enumerate(todo):
         row = replies[1].rows[place]
         scores[index] = np.nan if row is None else np.asarray(row).reshape(-1)[0]
@@ -239,12 +249,6 @@ def _score_given(request: ScoreRequest, queries: Sequence[Matrix | None], *, is_
 
 
 def _max_sim(query: Matrix, documents: Sequence[Matrix], *, is_mean: bool) -> Floats:
-    for document in documents:
-        if document.shape[1] != query.shape[1]:
-            raise InvalidRequest(
-                f"token vectors of {document.shape[1]} numbers can't be compared with a query's of {query.shape[1]}",
-                field="documents",
-            )
     return max_sim_of_matrices(query, documents, is_mean=is_mean)
 
 
@@ -275,7 +279,7 @@ class _Notes:
 
     truncated: NDArray[np.bool_]
     num_tokens: int
-    errors: Mapping[int, ForebayError]
+    errors: dict[int, ForebayError]
     timings: Timings
 
     @classmethod
@@ -288,7 +292,7 @@ class _Notes:
             truncated[is_text] |= reply.truncated[side.place_of[is_text]]
             for place, error in reply.errors.items():
                 for pair in np.flatnonzero(side.place_of == place).tolist():
-                    errors.setdefault(pair, _moved(error, pair))
+                    errors.setdefault(pair, side.tell(error, place, pair))
         all_timings = [reply.timings for reply in replies]
         timings = Timings(
             sum(part.tokenize for part in all_timings),
@@ -314,11 +318,10 @@ def _index_of(error: BaseException) -> int | None:
     return error.index if isinstance(error, ForebayError) else None
 
 
-def _moved(error: BaseException, pair: int) -> ForebayError:
-    """The same error, told of a pair."""
+def _called(error: BaseException, name: str, index: int) -> ForebayError:
+    """The same error, said of the caller's own list."""
     assert isinstance(error, ForebayError)
-    own = copy.copy(error)
-    return own if own.index is None else own.move(pair - own.index)
+    return copy.copy(error).call(name, index)
 
 
 def _place(error: BaseException, sides: Sequence[Side], parts: "Sequence[Future[Reply]]") -> BaseException:
@@ -328,7 +331,7 @@ def _place(error: BaseException, sides: Sequence[Side], parts: "Sequence[Future[
         return error
     for side, part in zip(sides, parts, strict=True):
         if part.done() and not part.cancelled() and part.exception() is error:
-            return _moved(error, side.first_pair(index))
+            return side.tell(error, index)
     return error
 
 

@@ -18,7 +18,7 @@ def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a classifier's outputs in order, as transformers finds them at the top of a config.json."""
     document = Document("config.json", config)
     names = document.optional("id2label", dict)
-    num_labels = document.size("num_labels", len(names) if names else DEFAULT_NUM_LABELS)
+    num_labels = document.size("num_labels", len(names) if names else _default_num_labels(config))
     if names is None or num_labels != len(names):
         return tuple(f"LABEL_{index}" for index in range(num_labels))
     section = document.section("id2label")
@@ -26,6 +26,13 @@ def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     if sorted(by_id) != list(range(num_labels)):
         raise document.refuse("id2label", f"has other ids than 0 to {num_labels - 1}, each once")
     return tuple(by_id[index] for index in range(num_labels))
+
+
+def _default_num_labels(config: Mapping[str, Any]) -> int:
+    """Rankers give one score, whatever transformers' default is."""
+    names = config.get("architectures")
+    is_ranker = isinstance(names, list) and bool(names) and str(names[0]).endswith("ForRanking")
+    return 1 if is_ranker else DEFAULT_NUM_LABELS
 
 
 def _label_id(section: Document, key: object) -> int:

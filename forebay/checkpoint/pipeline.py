@@ -23,7 +23,13 @@ from forebay.checkpoint.documents import (
     read_optional_document,
 )
 from forebay.checkpoint.late import STANFORD_ARCHITECTURE
-from forebay.checkpoint.poolings import read_logit_score, read_pooling, read_splade_pooling
+from forebay.checkpoint.poolings import (
+    declared_mode,
+    read_logit_score,
+    read_pooling,
+    read_splade_pooling,
+    read_token_pooling,
+)
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
     SENTENCE,
@@ -89,6 +95,9 @@ def _default_pipeline(path: Path) -> tuple[Stage, ...]:
     transformer = _read_transformer(path, path)
     if STANFORD_ARCHITECTURE in (transformer.config.get("architectures") or ()):
         return transformer, _read_projection(path), NormalizeStage(TOKENS)
+    declared = declared_mode(transformer.config)
+    if declared is not None:
+        return transformer, PoolingStage((declared,), include_prompt=True, source="config.json: pooling")
     architectures = transformer.config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else ""
     is_causal = str(name).endswith("ForCausalLM") and transformer.config.get("is_causal", True) is not False
@@ -336,6 +345,7 @@ PROJECTION = "linear.weight"
 
 STAGES: dict[str, Reader] = {
     "MultiVectorMask": _read_mask,
+    "HierarchicalTokenPooling": read_token_pooling,
     "Transformer": _read_transformer,
     "MLMTransformer": _read_mlm_transformer,
     "StaticEmbedding": _read_static,

@@ -1,9 +1,19 @@
-"""Reads the modules that make one value of many tokens: Pooling, SpladePooling, LogitScore."""
+"""Reads the modules that make one value of many tokens, or fewer of many: Pooling, SpladePooling, LogitScore,
+HierarchicalTokenPooling.
+"""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from forebay.checkpoint.documents import Document, describe, read_document
-from forebay.checkpoint.stages import CAUSAL_LOGITS, LogitScoreStage, PoolingStage, SpladePoolingStage
+from forebay.checkpoint.stages import (
+    CAUSAL_LOGITS,
+    LogitScoreStage,
+    PoolingStage,
+    SpladePoolingStage,
+    TokenPoolingStage,
+)
 
 # In the order in which the results of several modes are joined.
 POOLING_FLAGS = {
@@ -14,6 +24,23 @@ POOLING_FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+
+
+# How NVIDIA's bidirectional Llamas say which rows they pool, in config.json.
+BIDIRECTIONAL_TYPE = "llama_bidirec"
+_BIDIRECTIONAL_MODES = {"avg": "mean", "cls": "cls", "last": "lasttoken"}
+
+
+def declared_mode(config: Mapping[str, Any]) -> str | None:
+    """Return the mode that a config.json itself names, in the one kind of model that does."""
+    if config.get("model_type") != BIDIRECTIONAL_TYPE:
+        return None
+    name = config.get("pooling", "avg")
+    if name not in _BIDIRECTIONAL_MODES:
+        document = Document("config.json", config)
+        known = ", ".join(_BIDIRECTIONAL_MODES)
+        raise document.refuse("pooling", f"is {describe(name)}; Forebay knows {known}")
+    return _BIDIRECTIONAL_MODES[name]
 
 
 def read_pooling(folder: Path, root: Path) -> PoolingStage:
@@ -74,3 +101,25 @@ def read_logit_score(folder: Path, root: Path) -> LogitScoreStage:
     if min(id_ for id_ in ids if id_ is not None) < 0:
         raise document.refuse("true_token_id", "or 'false_token_id' is negative, expected the id of a token")
     return LogitScoreStage(*ids, source=document.label)
+
+
+def read_token_pooling(folder: Path, root: Path) -> TokenPoolingStage:
+    """Read a HierarchicalTokenPooling; a file without a word about normalisation is older than that setting."""
+    document = read_document(folder / "config.json", root)
+    factor = document.values.get("pool_factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or factor < 1:
+        raise document.refuse("pool_factor", f"is {describe(factor)}, expected a number of 1 or more")
+    protected = document.optional("num_protected_tokens", int)
+    if protected is not None and protected < 0:
+        raise document.refuse("num_protected_tokens", f"is {protected}, expected 0 or more")
+    tasks = document.values.get("tasks")
+    sides = ["document"] if tasks is None else [tasks] if isinstance(tasks, str) else tasks
+    if not isinstance(sides, list) or not all(side in ("query", "document") for side in sides):
+        raise document.refuse("tasks", f"is {describe(tasks)}; Forebay knows 'query' and 'document'")
+    return TokenPoolingStage(
+        float(factor),
+        1 if protected is None else protected,
+        document.optional("normalize_embeddings", bool) or False,
+        tuple(sides),
+        document.label,
+    )

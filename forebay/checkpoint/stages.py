@@ -152,6 +152,20 @@ class MultiVectorMaskStage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenPoolingStage:
+    """Joins vectors of ``token_embeddings`` that are alike, on some ``sides``, to about one for ``factor``.
+
+    The first ``num_protected`` stay single; ``is_normalized`` tells that all are then scaled to unit length.
+    """
+
+    factor: float
+    num_protected: int
+    is_normalized: bool
+    sides: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class RouterStage:
     """Sends a text through one of several pipelines, chosen by (task, modality), where None matches anything."""
 
@@ -172,6 +186,7 @@ Stage = (
     | NormalizeStage
     | LogitScoreStage
     | MultiVectorMaskStage
+    | TokenPoolingStage
     | RouterStage
 )
 
@@ -183,7 +198,7 @@ def features_of(stage: Stage) -> tuple[str | None, str]:
             return None, {"sequence-classification": SCORES, "text-generation": CAUSAL_LOGITS}.get(stage.task, TOKENS)
         case StaticEmbeddingStage() | SparseStaticEmbeddingStage():
             return None, SENTENCE
-        case WeightedLayerPoolingStage() | MultiVectorMaskStage():
+        case WeightedLayerPoolingStage() | MultiVectorMaskStage() | TokenPoolingStage():
             return TOKENS, TOKENS
         case PoolingStage() | SpladePoolingStage():
             return TOKENS, SENTENCE

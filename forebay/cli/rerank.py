@@ -7,6 +7,8 @@ import typer
 from forebay.cli.inputs import Fields, find_sources, read_records
 from forebay.cli.lines import open_lines
 from forebay.cli.options import Files, PairOptions, takes_options
+from forebay.core.errors import ForebayError
+from forebay.core.request import SideName, call_sides
 
 
 @takes_options
@@ -22,14 +24,23 @@ def rerank(
     id_field: Annotated[str | None, typer.Option(help="Field or column to copy to the output as 'id'.")] = None,
     pairs: PairOptions,
 ) -> int:
-    """Order documents by how well they match a query. Writes a JSON line a document, best first."""
+    """Order documents by how well they match a query. Writes a JSON line a document, best first: index,
+    score, truncated."""
     fields = Fields(field, id_field)
     records = list(read_records(find_sources(tuple(files or ()), pairs.input_format, fields), fields))
     documents = [record.text for record in records]
     with open_lines(pairs.out, overwrite=pairs.overwrite) as write, pairs.load(pairs.model) as model:
-        for one in model.rerank(query, documents, top_n=top_n, **pairs.make_score_options()):
+        try:
+            ranking = model.rerank(query, documents, top_n=top_n, **pairs.make_score_options())
+        except ForebayError as error:
+            raise call_sides(error, SideName("QUERY", is_list=False), SideName(field)) from None
+        for one in ranking:
             record = records[one.index]
-            line: dict[str, Any] = {"index": one.index, "score": one.score}
+            line: dict[str, Any] = {
+                "index": one.index,
+                "score": one.score,
+                "truncated": bool(ranking.truncated[one.index]),
+            }
             if id_field is not None:
                 line["id"] = record.id
             write(line | ({"document": record.text} if return_documents else {}))

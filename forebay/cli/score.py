@@ -10,6 +10,7 @@ from forebay.cli.inputs import Fields, Record, find_sources, read_records
 from forebay.cli.lines import open_lines
 from forebay.cli.options import Files, PairOptions, takes_options
 from forebay.core.errors import ForebayError
+from forebay.core.request import QUERIES, SideName, call_sides
 
 _CHUNK_PAIRS = 1024
 
@@ -27,6 +28,7 @@ def score(
     fields = Fields(field, query_field if query is None else None, "--query-field")
     sources = find_sources(tuple(files or ()), pairs.input_format, fields)
     options = pairs.make_score_options()
+    query_name = SideName(query_field) if query is None else SideName("--query", is_list=False)
     with open_lines(pairs.out, overwrite=pairs.overwrite) as write, pairs.load(pairs.model) as model:
         num_done = 0
         for chunk in _chunks(read_records(sources, fields)):
@@ -34,7 +36,9 @@ def score(
             try:
                 output = model.score(queries, [record.text for record in chunk], **options)
             except ForebayError as error:
-                raise error.move(num_done) from None
+                if query is None or error.name != QUERIES:
+                    error.move(num_done)
+                raise call_sides(error, query_name, SideName(field)) from None
             for offset, (value, was_cut) in enumerate(
                 zip(output.scores.tolist(), output.truncated.tolist(), strict=True)
             ):

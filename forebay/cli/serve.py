@@ -43,6 +43,9 @@ def serve(
     ] = None,
     max_items: Annotated[int, typer.Option(min=1, help="Texts that one request may carry.")] = SERVER.max_items,
     max_body_mb: Annotated[int, typer.Option(min=1, help="MiB of one request's body.")] = SERVER.max_body_bytes // MIB,
+    max_bodies_mb: Annotated[
+        int, typer.Option(min=1, help="MiB of the bodies of all requests under way; beyond it new ones get 503.")
+    ] = SERVER.max_bodies_bytes // MIB,
     bulk_items: Annotated[
         int, typer.Option(min=1, help="Requests with at least so many texts wait in the bulk lane.")
     ] = SERVER.bulk_items,
@@ -84,6 +87,7 @@ def serve(
             served_names=tuple(served_name or ()),
             api_key=api_key or None,
             max_body_bytes=max_body_mb * MIB,
+            max_bodies_bytes=max_bodies_mb * MIB,
             max_items=max_items,
             bulk_items=bulk_items,
             request_timeout=request_timeout,

@@ -196,9 +196,10 @@ class EngineLimits:
 
     ``max_step_tokens`` is the token budget of a step; a single longer sequence gets a step of its own, or is cut over
     several where the model is causal and ``enable_chunked_prefill`` is set. With ``enable_prefix_caching`` a causal
-    model finds what texts that began alike have computed. It keeps keys and values of two steps' tokens and of
-    ``prefix_cache_tokens`` more, in blocks of ``block_size``; a sequence that is longer than all of them together is
-    not kept, and gets a step of its own. Other models keep nothing, whatever is set here.
+    model finds what texts that began alike have computed, or compute in the same step. It has room for keys and values
+    of two steps' tokens, or of the longest text that it reads if that is more, and of ``prefix_cache_tokens`` beside,
+    in blocks of ``block_size``; what is kept for others is never more than two steps' and ``prefix_cache_tokens``.
+    Other models keep nothing, whatever is set here.
     ``max_queued_tokens`` bounds the tokens that wait; beyond it new requests are refused with Overloaded.
     ``max_passes`` is how often a sequence may be passed by shorter ones, ``max_lane_wait`` for how many seconds
     the interactive lane may hold back the bulk lane.
@@ -216,13 +217,17 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """How to serve. ``bulk_items``: requests with at least so many items wait in the bulk lane."""
+    """How to serve. ``bulk_items``: requests with at least so many items wait in the bulk lane.
+
+    ``max_body_bytes`` bounds one body and ``max_bodies_bytes`` those of all requests under way.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     served_names: tuple[str, ...] = ()
     api_key: str | None = None
     max_body_bytes: int = 64 << 20
+    max_bodies_bytes: int = 256 << 20
     max_items: int = 4096
     bulk_items: int = 64
     request_timeout: float = 600.0

@@ -29,7 +29,8 @@ from typing import Self
 class ForebayError(Exception):
     """The root. ``status`` is the HTTP status, ``code`` a stable word for programs, ``field`` the request's field.
 
-    ``index`` is the place of the item at fault, where there is one; its message and field call it ``input[index]``.
+    ``index`` is the place of the item at fault, where there is one; its message and field call it ``input[index]``
+    until whoever knows the caller's own list gives it another ``name``.
     """
 
     status = 500
@@ -41,7 +42,8 @@ class ForebayError(Exception):
         super().__init__(message)
         self.message = message
         self.index = index
-        self.field = field if index is None else f"input[{index}]"
+        self.name = "input"
+        self.field = field if index is None else self._place
         if code is not None:
             self.code = code
 
@@ -50,11 +52,22 @@ class ForebayError(Exception):
         twin.__dict__.update(self.__dict__)
         return twin
 
+    @property
+    def _place(self) -> str:
+        return f"{self.name}[{self.index}]"
+
     def move(self, offset: int) -> Self:
         """Say that the item stands ``offset`` places later, in the caller's own list; return the error itself."""
+        return self if self.index is None else self.call(self.name, self.index + offset)
+
+    def call(self, name: str, index: int | None) -> Self:
+        """Say what the caller calls the item: its list and its place there, or a name alone (``index`` None), which
+        is final; return the error itself. Errors of no item stay as they are.
+        """
         if self.index is not None:
-            old, self.index = f"input[{self.index}]", self.index + offset
-            self.field = f"input[{self.index}]"
+            old = self._place
+            self.name, self.index = name, index
+            self.field = name if index is None else self._place
             self.message = self.message.replace(old, self.field)
             self.args = (self.message,)
         return self

@@ -5,6 +5,7 @@ All have ``num_tokens`` (int32 [n], what was computed) and ``truncated`` (bool [
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -175,10 +176,19 @@ class ScoreOutput:
         return np.array(self.scores, dtype=dtype, copy=copy)
 
 
+def check_top_n(top_n: Any) -> None:
+    """Refuse what is no number of documents to list."""
+    if top_n is None:
+        return
+    if isinstance(top_n, bool) or not isinstance(top_n, Integral):
+        raise InvalidRequest(f"top_n is of type {type(top_n).__name__}; expected int", field="top_n")
+    if top_n < 0:
+        raise InvalidRequest(f"top_n is {top_n}; expected 1 or more, or 0 for all documents", field="top_n")
+
+
 def rank(scores: Floats, top_n: int | None = None) -> list[int]:
     """Return the places of the ``top_n`` best scores (None or 0: of all), best first; equal ones in their order."""
-    if top_n is not None and top_n < 0:
-        raise InvalidRequest(f"top_n is {top_n}; expected 1 or more, or 0 for all documents", field="top_n")
+    check_top_n(top_n)
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order[: top_n or None]
 

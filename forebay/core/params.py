@@ -20,6 +20,7 @@ class Abilities:
     may be asked. ``labels`` are the names of a classifier's scores, in order. ``is_normalized``
     tells that embeddings are of unit length unless a request asks otherwise. ``score_type`` is how two texts are
     compared, None where the model can't; ``is_mean_score`` tells that MaxSim is divided by the query's tokens;
+    ``token_dimension`` is the size of a token's vector unless a request asks otherwise (0 without ``token_embed``);
     ``takes_instruction`` tells that its template has a place for one.
     """
 
@@ -36,6 +37,7 @@ class Abilities:
     is_normalized: bool = False
     score_type: ScoreType | None = None
     is_mean_score: bool = False
+    token_dimension: int = 0
     takes_instruction: bool = False
 
 
@@ -114,7 +116,7 @@ class PoolingParams:
     overrides what the checkpoint says: normalisation of embeddings, the activation of scores; False gives raw
     numbers. ``chunk_size`` averages token vectors over windows of so many tokens (late chunking).
     ``max_active_dims`` keeps the largest entries of a sparse vector. ``pool_factor`` joins a document's token vectors,
-    by likeness, to about one for so many of them.
+    by likeness, to about one for so many of them. ``side`` ("query", "document") is filled in by the engine.
     """
 
     outputs: tuple[Task, ...] = (Task.EMBED,)
@@ -124,6 +126,7 @@ class PoolingParams:
     chunk_size: int | None = None
     max_active_dims: int | None = None
     pool_factor: int | None = None
+    side: Literal["query", "document"] = "document"
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field does not fit the outputs or the model."""

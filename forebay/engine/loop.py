@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Answers jobs in the background until closed."""
+    """Answers jobs in the background until closed. ``longest`` is how many tokens a text may have."""
 
-    def __init__(self, runner: Runner, limits: EngineLimits, observer: Observer) -> None:
+    def __init__(self, runner: Runner, limits: EngineLimits, observer: Observer, *, longest: int = 0) -> None:
         self._runner = runner
         self._limits = limits
         self._observer = observer
-        self._prefill, self._reserved = _reserve(runner, limits)
+        self._prefill, self._reserved = _reserve(runner, limits, longest)
         self._scheduler = Scheduler(limits, self._prefill)
         self._wakeup = threading.Condition()
         self._is_closing = False
@@ -229,11 +229,7 @@ class Engine:
         for seq, rows, is_finite in ran.results:
             self._release(seq, is_kept=is_finite)
             if not is_finite:
-                self._fail(
-                    seq,
-                    "the model gave NaN or infinite numbers for this item; "
-                    "load the model with dtype float32, or check its weights",
-                )
+                self._fail(seq, _NOT_FINITE if seq.query is None else _NO_SCORE)
             elif seq.job.deliver(seq, rows):
                 self._answer(seq.job)
 
@@ -276,18 +272,35 @@ class Engine:
             self._observe(lambda: RequestDropped(error.code, len(job.sequences)))
 
 
+_NOT_FINITE = (
+    "the model gave NaN or infinite numbers for this item; load the model with dtype float32, or check its weights"
+)
+_NO_SCORE = (
+    "its score is NaN or infinite: the query's token vectors are too large, or the model's are at fault; send vectors "
+    "of about unit length, or load the model with dtype float32"
+)
+
+
 def _stopped() -> NotReady:
     return NotReady("the engine stopped before this request was computed; send it again elsewhere")
 
 
-def _reserve(runner: Runner, limits: EngineLimits) -> tuple[Prefill | None, Decision | None]:
-    """Reserve what a causal model keeps and tell how much that is; nothing for all others, which keep nothing."""
+def _reserve(runner: Runner, limits: EngineLimits, longest: int) -> tuple[Prefill | None, Decision | None]:
+    """Reserve what a causal model keeps and tell how much that is; nothing for all others, which keep nothing.
+
+    Where there is no room for a text of ``longest`` tokens, only what the usual ones need.
+    """
     if not runner.is_causal or not (limits.enable_chunked_prefill or limits.enable_prefix_caching):
         return None, None
-    prefill = Prefill(limits, runner.count_spare)
+    prefill, source = Prefill(limits, runner.count_spare, longest), "the larger of 2 max_step_tokens and max_model_len"
+    try:
+        num_bytes = runner.reserve(prefill.pool.size + 1, prefill.pool.block_size)
+    except (RuntimeError, MemoryError):
+        prefill = Prefill(limits, runner.count_spare)
+        num_bytes = runner.reserve(prefill.pool.size + 1, prefill.pool.block_size)
+        source = "no memory for max_model_len: longer texts get one step; 2 max_step_tokens"
     num_blocks, block_size = prefill.pool.size, prefill.pool.block_size
-    num_bytes = runner.reserve(num_blocks + 1, block_size)
     size = f"{num_blocks * block_size} tokens in blocks of {block_size}, {num_bytes / (1 << 20):.1f} MiB"
-    decision = Decision("keys and values", size, "2 max_step_tokens + prefix_cache_tokens")
+    decision = Decision("keys and values", size, f"{source} + prefix_cache_tokens")
     log.info("%s: %s (%s)", decision.name, decision.value, decision.source)
     return prefill, decision

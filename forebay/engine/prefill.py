@@ -3,7 +3,9 @@
 A sequence that a step can hold is never cut. A longer one is, and holds blocks for all of its tokens from its first
 chunk on: so what has begun can always go on. It waits while there are too few; one that the whole pool could not hold
 is computed in one step, with no blocks. Others hold blocks only so that their prefix may be found later, and go
-without where there are none. Not thread-safe: the loop holds the lock.
+without where there are none.
+What a sequence of the step being planned will have computed counts as known to those planned after it: in each layer
+all keys and values of a step are stored before anything attends. Not thread-safe: the loop holds the lock.
 """
 
 from collections.abc import Callable
@@ -15,26 +17,42 @@ from forebay.engine.sequence import Sequence
 # A sequence is cut only where the step has at least this share of its budget left.
 _LEAST_CHUNK = 4
 
+Fresh = dict[bytes, int]
+"""Blocks that the step being planned will have filled, by what they hold."""
+
 
 class Prefill:
-    """Plans chunks. ``count_spare`` tells how many first tokens of a sequence need no states for its outputs."""
+    """Plans chunks. ``count_spare`` tells how many first tokens of a sequence need no states for its outputs.
 
-    def __init__(self, limits: EngineLimits, count_spare: Callable[[Sequence], int]) -> None:
+    The pool holds a text of ``longest`` tokens, but keeps no more than it would without such texts.
+    """
+
+    def __init__(self, limits: EngineLimits, count_spare: Callable[[Sequence], int], longest: int = 0) -> None:
         self._budget = limits.max_step_tokens
         self._cuts = limits.enable_chunked_prefill
         self._caches = limits.enable_prefix_caching
         self._count_spare = count_spare
-        num_tokens = 2 * limits.max_step_tokens + limits.prefix_cache_tokens
-        self.pool = BlockPool(-(-num_tokens // limits.block_size), limits.block_size)
+        steps, cached = 2 * limits.max_step_tokens, limits.prefix_cache_tokens
+        working = max(steps, longest) if self._cuts else steps
+        size, num_kept = (-(-num_tokens // limits.block_size) for num_tokens in (working + cached, steps + cached))
+        self.pool = BlockPool(size, limits.block_size, num_kept)
 
-    def plan(self, seq: Sequence, left: int, *, is_first: bool) -> int | None:
+    def plan(self, seq: Sequence, left: int, fresh: Fresh, *, is_first: bool) -> int | None:
         """Set the sequence's next chunk and return its tokens; None where it has to wait.
 
-        ``left`` is what the step's budget has left, ``is_first`` tells that the step is still empty.
+        ``left`` is what the step's budget has left, ``is_first`` tells that the step is still empty; ``fresh`` are the
+        step's own blocks, to which those that this chunk fills are added.
         """
+        num_tokens = self._plan(seq, left, fresh, is_first=is_first)
+        if num_tokens is not None and seq.table and self._caches:
+            for block, key in zip(seq.table[: seq.end // self.pool.block_size], self._chain(seq), strict=False):
+                fresh.setdefault(key, block)
+        return num_tokens
+
+    def _plan(self, seq: Sequence, left: int, fresh: Fresh, *, is_first: bool) -> int | None:
         if seq.table:
             return self._go_on(seq, left, is_first=is_first)
-        known = self._find(seq)
+        known = self._find(seq, fresh)
         if self._cuts and self._count_left(seq, known) > self._budget:
             return self._begin(seq, known, left, is_first=is_first)
         if self._count_left(seq, known) > left and not is_first:
@@ -76,10 +94,10 @@ class Prefill:
             seq.chain = hash_chain(seq.ids, self.pool.block_size, f"{len(seq.route)} {seq.route}{seq.job.salt}")
         return seq.chain
 
-    def _find(self, seq: Sequence) -> list[int]:
+    def _find(self, seq: Sequence, fresh: Fresh) -> list[int]:
         """The blocks of a known prefix; never of all tokens, since the last one's state is made anew."""
         num_blocks = min(self._count_spare(seq), len(seq.ids) - 1) // self.pool.block_size if self._caches else 0
-        return self.pool.find(self._chain(seq)[:num_blocks]) if num_blocks > 0 else []
+        return self.pool.find(self._chain(seq)[:num_blocks], fresh) if num_blocks > 0 else []
 
     def _hold_if_free(self, seq: Sequence, known: list[int], left: int, *, is_first: bool) -> int | None:
         """Take all that is not known in this step, and hold blocks only so that others may find it."""

@@ -54,8 +54,15 @@ class Runner:
         return all(_is_causal(pipeline.model) for pipeline in self._pipelines.values())
 
     def reserve(self, num_blocks: int, block_size: int) -> int:
-        """Make room for the keys and values of so many blocks in each model; returns the bytes reserved."""
+        """Make room for the keys and values of so many blocks in each model; returns the bytes reserved.
+
+        Raises RuntimeError or MemoryError where there is none, which on a GPU means half of what is free.
+        """
         models: dict[int, Any] = {id(pipeline.model): pipeline.model for pipeline in self._pipelines.values()}
+        if self.device.type == "cuda":
+            num_bytes = sum(_bytes_of(model) * num_blocks * block_size for model in models.values())
+            if num_bytes > torch.cuda.mem_get_info(self.device)[0] // 2:
+                raise MemoryError(f"{num_bytes} bytes for keys and values are more than half of the free memory")
         pools = {
             key: KVPool.reserve(model, num_blocks, _dtype_of(model), self.device, block_size=block_size)
             for key, model in models.items()
@@ -149,6 +156,11 @@ def _finish(pipeline: Pipeline, seq: Sequence, params: PoolingParams) -> Result:
 def _is_causal(model: object) -> bool:
     """Causal, and without a rotation that depends on the length of the whole text."""
     return bool(getattr(model, "is_causal", False)) and not getattr(model, "reads_length", False)
+
+
+def _bytes_of(model: Any) -> int:
+    """Bytes of one token's keys and values."""
+    return 2 * int(model.num_layers * model.num_kv_heads * model.head_dim) * _dtype_of(model).itemsize
 
 
 def _dtype_of(model: torch.nn.Module) -> torch.dtype:

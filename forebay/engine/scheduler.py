@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from forebay.core.config import EngineLimits
 from forebay.core.request import Lane
-from forebay.engine.prefill import Prefill
+from forebay.engine.prefill import Fresh, Prefill
 from forebay.engine.sequence import Job, Sequence
 
 # How many sequences that do not fit are looked past for one that does.
@@ -35,6 +35,7 @@ class Step:
     num_tokens: int = 0
     dropped: dict[Job, None] = field(default_factory=dict)  # a set that keeps its order
     starts: dict[tuple[bytes, int], int] = field(default_factory=dict)  # of what is computed to its end, by key
+    fresh: Fresh = field(default_factory=dict)
 
 
 class Scheduler:
@@ -147,14 +148,14 @@ class Scheduler:
         if start is not None and (self._prefill is None or self._prefill.ride(seq, start)):
             return 0
         left = self._limits.max_step_tokens if is_first else step.budget - step.num_tokens
-        num_tokens = self._plan(seq, left, is_first=is_first)
+        num_tokens = self._plan(seq, left, step.fresh, is_first=is_first)
         if num_tokens is not None and not seq.is_cut:
             step.starts[seq.key] = seq.start
         return num_tokens
 
-    def _plan(self, seq: Sequence, left: int, *, is_first: bool) -> int | None:
+    def _plan(self, seq: Sequence, left: int, fresh: Fresh, *, is_first: bool) -> int | None:
         if self._prefill is not None:
-            return self._prefill.plan(seq, left, is_first=is_first)
+            return self._prefill.plan(seq, left, fresh, is_first=is_first)
         # a sequence longer than the budget gets a step of its own
         return len(seq.ids) if is_first or len(seq.ids) <= left else None
 

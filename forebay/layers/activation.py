@@ -1,4 +1,4 @@
-"""Activation functions by the names that checkpoints use, and the fused forms that the CPU's linear layers have."""
+"""Activation functions by the names that checkpoints use, the fused forms that the CPU's linear layers have, gates."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from forebay.core.errors import UnsupportedCheckpoint
+from forebay.layers.program import State, Value
 
 if TYPE_CHECKING:
     from forebay._native import Activation as NativeActivation
@@ -60,3 +61,11 @@ def find_activation(name: str) -> Activation:
     except KeyError:
         known = ", ".join(sorted(ACTIVATIONS))
         raise UnsupportedCheckpoint(f"config.json: unknown activation '{name}'; known: {known}") from None
+
+
+def gate(x: State, activation: Activation) -> State:
+    """[T, 2 * n] → [T, n]: the first half of each row, activated, times the second (Shazeer 2020, arXiv:2002.05202)."""
+    if isinstance(x, Value):
+        return x.recorder.gate(x, activation)
+    first, second = x.chunk(2, -1)
+    return activation.function(first) * second

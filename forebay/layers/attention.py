@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from forebay.layers.batch import FlatBatch
+from forebay.layers.decoder_attention import AttentionSpec
 from forebay.layers.key_lens import hide_keys
 from forebay.layers.program import State, Value
 
@@ -24,7 +25,8 @@ def attention(qkv: State, num_heads: int, batch: FlatBatch, bias: Tensor | None 
     Formula: softmax(q kᵀ / sqrt(d) + bias) v (Vaswani et al. 2017).
     """
     if isinstance(qkv, Value):
-        return qkv.recorder.attention(qkv, num_heads)
+        size = qkv.width // 3 // num_heads
+        return qkv.recorder.attention(qkv, AttentionSpec(0, num_heads, num_heads, size, size**-0.5, is_causal=False))
     num_tokens, width = qkv.shape[0], qkv.shape[1] // 3
     out = qkv.new_empty(num_tokens, num_heads, width // num_heads)
     first = 0

@@ -1,7 +1,7 @@
 """Attention of decoder models over a flat batch: grouped heads, causal or not, sliding windows, soft caps.
 
-It knows no architecture. Queries and keys come with their positions already rotated into them. Where the batch has
-a ``kv``, tokens also attend to those of their sequence that came in earlier chunks.
+It knows no architecture. Where the batch has a ``kv``, tokens also attend to those of their sequence that came in
+earlier chunks.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,9 @@ from torch import Tensor
 
 from forebay.layers.batch import FlatBatch
 from forebay.layers.kv import Segment
+from forebay.layers.norm import RMSNorm
+from forebay.layers.program import State, Value
+from forebay.layers.rotary import Turns, rotate
 
 # Queries of one masked call of the fused kernel.
 _BLOCK_QUERIES = 256
@@ -30,7 +33,8 @@ class AttentionSpec:
     """How one layer attends. ``layer`` is its number from 0; ``scale`` multiplies the scores.
 
     ``window`` is how many keys a token sees at most: itself and those before it where ``is_causal``, else those with
-    a distance below it on either side. ``soft_cap`` c bounds scores to c tanh(score / c).
+    a distance below it on either side. ``soft_cap`` c bounds scores to c tanh(score / c). ``is_alternating`` rows hold
+    queries, keys and values of one head and then of the next; others all queries, all keys, all values.
     """
 
     layer: int
@@ -41,6 +45,40 @@ class AttentionSpec:
     is_causal: bool = True
     window: int | None = None
     soft_cap: float | None = None
+    is_alternating: bool = False
+
+
+def head_attention(
+    qkv: State,
+    batch: FlatBatch,
+    spec: AttentionSpec,
+    turns: Turns | None = None,
+    norms: tuple[RMSNorm, RMSNorm] | None = None,
+) -> State:
+    """Attention from rows of queries, keys and values [T, (heads + 2 kv heads) * d] → [T, heads * d].
+
+    ``norms`` are of each head of queries and of keys; then both are rotated by ``turns``.
+    """
+    if isinstance(qkv, Value):
+        assert turns is None or isinstance(turns, int), "a recording has no angles yet"
+        if turns is not None or norms is not None:
+            qkv.recorder.turn(qkv, spec, norms, -1 if turns is None else turns)
+        return qkv.recorder.attention(qkv, spec)
+    q, k, v = _split(qkv, spec)
+    if norms is not None:
+        q, k = (norm(x) for norm, x in zip(norms, (q, k), strict=True))
+    if turns is not None:
+        q, k = rotate(q, turns), rotate(k, turns)
+    q, k, v = (x.reshape(len(x), -1) for x in (q, k, v))
+    return decoder_attention(q, k, v, batch, spec)
+
+
+def _split(qkv: Tensor, spec: AttentionSpec) -> tuple[Tensor, ...]:
+    """Queries, keys, values, each [T, its heads, d]."""
+    if spec.is_alternating:
+        return qkv.view(len(qkv), spec.num_heads, 3, spec.head_dim).unbind(2)
+    parts = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+    return qkv.view(len(qkv), -1, spec.head_dim).split_with_sizes(parts, 1)
 
 
 def decoder_attention(q: Tensor, k: Tensor, v: Tensor, batch: FlatBatch, spec: AttentionSpec) -> Tensor:

@@ -1,5 +1,6 @@
 """Tables of vectors, and the embeddings of encoders: rows of three tables, added up and normalised."""
 
+import torch
 from torch import nn
 
 from forebay.layers.norm import LayerNorm
@@ -14,6 +15,17 @@ class Table(nn.Embedding):
 
     def reset_parameters(self) -> None:
         """Do nothing."""
+
+
+def embed(inputs: Inputs | Recorder, words: Table, positions: Table | None = None, factor: float = 1.0) -> State:
+    """(words[id] [+ positions[position]]) * factor, the factor rounded to the tables' own type: [T, width]."""
+    if isinstance(inputs, Recorder):
+        tables: list[tuple[nn.Embedding, int]] = [(words, IDS)]
+        return inputs.embed(tables if positions is None else [*tables, (positions, POSITIONS)], factor)
+    x: torch.Tensor = words(inputs.batch.input_ids)
+    if positions is not None:
+        x = x + positions(inputs.positions)
+    return x if factor == 1.0 else x * torch.tensor(factor, dtype=x.dtype, device=x.device)
 
 
 class Embeddings(nn.Module):

@@ -72,7 +72,8 @@ class BatchKV:
     segments: Sequence[Segment]
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keep a layer's new rows [T, kv heads * head size]."""
+        """Keep a layer's new rows [T, kv heads * head size], all before any attends: a sequence may read what another
+        of the same step computes."""
         self.pool.keys[layer].index_copy_(0, self.slots, keys)
         self.pool.values[layer].index_copy_(0, self.slots, values)
 

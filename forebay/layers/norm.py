@@ -1,4 +1,4 @@
-"""Normalisation of rows: LayerNorm (Ba et al. 2016), which can also record itself; RMSNorm (Zhang, Sennrich 2019)."""
+"""Normalisation of rows, run or recorded: LayerNorm (Ba et al. 2016), RMSNorm (Zhang, Sennrich 2019)."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from forebay.layers.program import State, Value
 
 
 class LayerNorm(nn.LayerNorm):
-    """Normalises whole rows; has a weight and a bias."""
+    """Normalises whole rows; has a weight and, mostly, a bias."""
 
     def forward(self, x: State) -> State:  # type: ignore[override]
         """[T, H] → [T, H]."""
@@ -27,8 +27,17 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.offset = offset
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[…, width] → […, width]."""
-        weight = self.weight.float()
-        y = F.rms_norm(x.float(), weight.shape, weight + self.offset if self.offset else weight, self.eps)
-        return y.to(x.dtype)
+    @property
+    def factors(self) -> Tensor:
+        """What the columns are multiplied by, float32 [width]."""
+        weight = self.weight.detach().float()
+        return weight + self.offset if self.offset else weight
+
+    def forward(self, x: State, residual: State | None = None) -> State:
+        """[…, width] → […, width]; ``residual`` is added to the result."""
+        if isinstance(x, Value):
+            assert not isinstance(residual, Tensor), "a recording meets no tensors"
+            return x.recorder.rms_norm(self, x, residual)
+        assert not isinstance(residual, Value), "a recording meets no tensors"
+        y = F.rms_norm(x.float(), self.weight.shape, self.factors, self.eps).to(x.dtype)
+        return y if residual is None else residual + y

@@ -13,13 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from forebay.layers.batch import FlatBatch
-from forebay.layers.key_lens import cut_by_keys
+from forebay.layers.kv import BatchKV
 from forebay.layers.native import extension
 
 if TYPE_CHECKING:
-    from forebay._native import Precision
+    from forebay._native import Pages, Precision
     from forebay._native import Program as NativeProgram
+    from forebay.layers.activation import Activation
+    from forebay.layers.decoder_attention import AttentionSpec
     from forebay.layers.linear import Linear
+    from forebay.layers.norm import RMSNorm
+    from forebay.layers.rotary import Rotary
 
 IDS, POSITIONS, TYPES = range(3)
 """What a table's rows are chosen by: the numbers that the native core gives the sources."""
@@ -75,14 +79,14 @@ class Recorder:
         self.ops: list[_Op] = []
         self.linears: list[Linear] = []
         self.states: list[Value] = []
-        self.num_heads = 1
+        self.rotaries: list[Rotary] = []
 
-    def embed(self, tables: list[tuple[nn.Embedding, int]]) -> Value:
-        """The sum of one row of each table."""
+    def embed(self, tables: list[tuple[nn.Embedding, int]], factor: float = 1.0) -> Value:
+        """The sum of one row of each table, times ``factor``."""
         value = Value(self, tables[0][0].embedding_dim)
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
-            program.embed(slot(value), [(_array(table.weight), source) for table, source in tables])
+            program.embed(slot(value), [(_array(table.weight), source) for table, source in tables], factor)
 
         return self._note(_Op((), value, emit))
 
@@ -106,17 +110,63 @@ class Recorder:
         value = Value(self, x.width)
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
-            program.layer_norm(slot(x), slot(value), _array(layer.weight), _array(layer.bias), layer.eps)
+            bias = None if layer.bias is None else _array(layer.bias)
+            program.layer_norm(slot(x), slot(value), _array(layer.weight), bias, layer.eps)
 
         return self._note(_Op((x,), value, emit))
 
-    def attention(self, qkv: Value, num_heads: int) -> Value:
-        """Bidirectional attention of every sequence with itself, with the step's bias if it has one."""
-        value = Value(self, qkv.width // 3)
-        self.num_heads = num_heads  # the same in all layers
+    def rms_norm(self, layer: "RMSNorm", x: Value, residual: Value | None) -> Value:
+        """An RMS norm over whole rows, and what is added to it."""
+        value = Value(self, x.width)
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
-            program.attention(slot(qkv), slot(value), num_heads, self.precision)
+            rest = -1 if residual is None else slot(residual)
+            program.rms_norm(slot(x), slot(value), _array(layer.factors), layer.eps, rest)
+
+        return self._note(_Op((x,) if residual is None else (x, residual), value, emit))
+
+    def gate(self, x: Value, activation: "Activation") -> Value:
+        """The first half of each row, activated, times the second."""
+        name = activation.native
+        if name is None:
+            raise NoNativeForm("an activation function without a native form")
+        value = Value(self, x.width // 2)
+        return self._note(_Op((x,), value, lambda program, slot: program.gate(slot(x), slot(value), name)))
+
+    def rotate_by(self, rotary: "Rotary") -> int:
+        """Let the step bring this rotation's angles; returns what ``turn`` is to call them."""
+        self.rotaries.append(rotary)
+        return len(self.rotaries) - 1
+
+    def turn(self, qkv: Value, spec: "AttentionSpec", norms: "tuple[RMSNorm, RMSNorm] | None", angles: int) -> None:
+        """Normalise queries and keys head by head, and rotate them, in their rows; ``angles`` -1: no rotation."""
+        heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.is_alternating)
+
+        def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
+            weights = None if norms is None else torch.stack([norm.factors for norm in norms]).numpy()
+            program.turn(slot(qkv), heads, weights, norms[0].eps if norms else 0.0, angles)
+
+        self.ops.append(_Op((qkv,), None, emit))
+
+    def attention(self, qkv: Value, spec: "AttentionSpec") -> Value:
+        """Attention of every sequence with itself and what is kept of it, with the step's bias if it has one."""
+        value = Value(self, spec.num_heads * spec.head_dim)
+        heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.is_alternating)
+        if spec.is_causal:
+            self.ops.append(_Op((qkv,), None, lambda program, slot: program.keep(slot(qkv), heads, spec.layer)))
+
+        def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
+            program.attention(
+                slot(qkv),
+                slot(value),
+                heads,
+                spec.scale,
+                spec.is_causal,
+                spec.window or 0,
+                spec.soft_cap or 0.0,
+                spec.layer,
+                self.precision,
+            )
 
         return self._note(_Op((qkv,), value, emit, is_attention=True))
 
@@ -183,27 +233,13 @@ class Program:
             op.emit(self._native, slots.of.__getitem__)
         self._num_states = len(recorder.states)
         self._width = recorder.states[-1].width
-        self._num_heads = recorder.num_heads
+        self._rotaries = recorder.rotaries
 
     def run(self, inputs: Inputs, on_layer: Callable[[int, Tensor], None] | None = None) -> Tensor:
         """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
-        num_states = 1 if on_layer is None else self._num_states
-        out = torch.empty(num_states, len(inputs.batch.input_ids), self._width)
-        if inputs.batch.key_lens is None:
-            self._run(inputs, out)
-        else:
-            for rows, batch, bias in cut_by_keys(inputs.batch, inputs.bias, self._num_heads):
-                part = torch.empty(num_states, len(batch.input_ids), self._width)
-                self._run(Inputs(batch, inputs.positions[rows], bias), part)
-                out[:, rows] = part
-        if on_layer is not None:
-            for index, state in enumerate(out):
-                on_layer(index, state)
-        return out[-1]
-
-    def _run(self, inputs: Inputs, out: Tensor) -> None:
-        """Fill ``out``: the last state, or all."""
         batch = inputs.batch
+        out = torch.empty(1 if on_layer is None else self._num_states, len(batch.input_ids), self._width)
+        angles = [rotary.table(batch) for rotary in self._rotaries]
         self._native.run(
             batch.input_ids.numpy(),
             inputs.positions.numpy(),
@@ -212,4 +248,20 @@ class Program:
             None if inputs.bias is None else inputs.bias.numpy(),
             out.numpy(),
             torch.get_num_threads(),
+            seen=batch.key_lens,
+            angles=[(table.numpy(), rows.numpy()) for table, rows in angles],
+            pages=None if batch.kv is None else _pages(batch.kv),
         )
+        if on_layer is not None:
+            for index, state in enumerate(out):
+                on_layer(index, state)
+        return out[-1]
+
+
+def _pages(kv: BatchKV) -> "Pages":
+    """Where a step's keys and values lie, as the native kernels want to know it."""
+    segments = [
+        (segment.num_seqs, None if segment.slots is None else segment.slots.contiguous().numpy())
+        for segment in kv.segments
+    ]
+    return kv.pool.keys.numpy(), kv.pool.values.numpy(), kv.slots.numpy(), segments

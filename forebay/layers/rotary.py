@@ -15,9 +15,11 @@ from torch import Tensor
 
 from forebay.core.errors import UnsupportedCheckpoint
 from forebay.layers.batch import FlatBatch
+from forebay.layers.program import Inputs, Recorder
 
-Turns = tuple[Tensor, Tensor]
-"""Cosines and sines [T, 1, size] of the angles by which every token's queries and keys are rotated."""
+Turns = tuple[Tensor, Tensor] | int
+"""Cosines and sines [T, 1, size] of the angles by which every token's queries and keys are rotated; in a recording,
+which of the step's tables will have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +154,40 @@ class Rotary:
     theta: float
     stretch: float = 1.0
     _on: dict[torch.device, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
+    _tables: list[Tensor] = field(default_factory=list)
 
     @property
     def reads_length(self) -> bool:
         """Tell that a token's angle depends on its whole text's length: such texts can't be read in parts."""
         return self.frequencies.original_len < math.inf
 
-    def turns(self, batch: FlatBatch, dtype: torch.dtype) -> Turns:
+    def turns(self, inputs: Inputs | Recorder, dtype: torch.dtype) -> Turns:
         """The step's cosines and sines."""
+        if isinstance(inputs, Recorder):
+            return inputs.rotate_by(self)
+        batch = inputs.batch
         angles = batch.positions[:, None].float() * self._frequencies(batch)
         angles = torch.cat((angles, angles), -1)[:, None]
         amplitude = self.frequencies.amplitude
         return (angles.cos() * amplitude).to(dtype), (angles.sin() * amplitude).to(dtype)
+
+    def table(self, batch: FlatBatch) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [rows, size / 2 | size / 2] in float32, and the row of each token, int64 [T]."""
+        if self._is_stretched(batch):
+            return self._table(batch.positions, self._frequencies(batch)), torch.arange(len(batch.positions))
+        num_rows = int(batch.positions.max()) + 1 if len(batch.positions) else 0
+        if not self._tables or len(self._tables[0]) < num_rows:
+            positions = torch.arange(1 << num_rows.bit_length())
+            self._tables[:] = [self._table(positions, self._frequencies(batch))]
+        return self._tables[0], batch.positions
+
+    def _table(self, positions: Tensor, frequencies: Tensor) -> Tensor:
+        angles = positions[:, None].float() * frequencies
+        return torch.cat((angles.cos(), angles.sin()), -1) * self.frequencies.amplitude
+
+    def _is_stretched(self, batch: FlatBatch) -> bool:
+        """Tell that some text has frequencies of its own."""
+        return self.reads_length and batch.max_len > self.frequencies.original_len
 
     def _frequencies(self, batch: FlatBatch) -> Tensor:
         """[size / 2], or [T, size / 2] where they depend on each text's length."""
@@ -172,7 +196,7 @@ class Rotary:
             long = self.frequencies.long
             self._on[device] = self.frequencies.short.to(device), None if long is None else long.to(device)
         short, long = self._on[device]
-        if not self.reads_length or batch.max_len <= self.frequencies.original_len:
+        if not self._is_stretched(batch):
             return short
         lens = batch.cu_seqlens.diff()
         lens = lens.repeat_interleave(lens)[:, None]
@@ -190,6 +214,7 @@ class Rotary:
 
 def rotate(x: Tensor, turns: Turns) -> Tensor:
     """Rotate the first numbers of every head of x [T, heads, d], as many as there are angles."""
+    assert not isinstance(turns, int), "a recording rotates no tensors"
     cos, sin = turns
     size = cos.shape[-1]
     turned = x[..., :size]

@@ -209,12 +209,21 @@ def _abilities(
         labels=labels,
         is_normalized=all(route.is_normalized for route in built.values()),
         is_mean_score=any(route.pipeline.is_mean_score for route in built.values()),
+        token_dimension=_token_dimension(built, overrides.dimensions or spec.truncate_dim or dim),
         score_type=_choose_score_type(default_task, len(labels), loader.log),
         takes_instruction=any(text.takes_instruction for text in texts.values()),
     )
     if overrides.dimensions is not None:
         PoolingParams(dimensions=overrides.dimensions).check(abilities)
     return abilities
+
+
+def _token_dimension(built: Mapping[str, Built], size: int) -> int:
+    """What a token's vector has: as many numbers as an embedding, where its head is not another."""
+    first = next(iter(built.values()))
+    if Task.TOKEN_EMBED not in first.pipeline.poolers:
+        return 0
+    return size if first.token_size is None else first.token_size
 
 
 def _choose_default(tasks: tuple[Task, ...], wish: str | None, log: Log) -> Task:

@@ -83,6 +83,9 @@ class Loader:
         self.num_parameters += fill(model, naming, tensors, dtype, self.device)
         if recorder is not None:
             model.program = Program(recorder)
+        if model.left_out:
+            num = sum(name.startswith(model.left_out) for name in stored_names(stage.folder))
+            self.log.say("vision", f"not loaded: {num} tensors ({model.left_out[0]}*); texts only", "the architecture")
         return model.eval()
 
     def _attach(self, route: RoutePlan, stage: TransformerStage, model: Encoder) -> Naming:
@@ -96,7 +99,7 @@ class Loader:
         if route.head is None:
             return model.naming
         has_bias = True
-        if route.head == "score" or is_decoder(stage.config):
+        if route.head == "score" or (route.head != "ranking" and is_decoder(stage.config)):
             has_bias = bool(stored_names(stage.folder) & {"score.bias", "classifier.bias"})
             self.log.say("head", f"{route.head}{'' if has_bias else ' without bias'}", "the names of the weights")
         return attach_head(model, route.head, stage.config, len(labels_of(stage.config)), has_bias=has_bias)
@@ -187,6 +190,9 @@ _TIED_BY_DEFAULT = ("gemma", "gpt2")
 
 
 def _is_tied(config: Mapping[str, Any]) -> bool:
+    inner = config.get("text_config")
+    if isinstance(inner, dict) and inner.get("tie_word_embeddings"):  # where older versions saved it
+        return True
     tied = config.get("tie_word_embeddings")
     return str(config.get("model_type")).startswith(_TIED_BY_DEFAULT) if tied is None else bool(tied)
 

@@ -19,12 +19,14 @@ from forebay.checkpoint.pipeline import (
     TransformerStage,
     WeightedLayerPoolingStage,
 )
+from forebay.checkpoint.poolings import declared_mode
 from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of
 from forebay.checkpoint.stages import (
     TOKENS,
     MultiVectorMaskStage,
     SparseStaticEmbeddingStage,
     SpladePoolingStage,
+    TokenPoolingStage,
     features_of,
     name_of,
 )
@@ -58,9 +60,10 @@ VectorStage = DenseStage | LayerNormStage | NormalizeStage
 class RoutePlan:
     """One straight pipeline: backbone and its head, what happens to tokens, how they are pooled, what follows.
 
-    ``methods`` is empty where the route makes no embedding; ``splade`` is set where it makes sparse vectors of
-    the language model's head. ``reranker`` tells how pairs are read, ``rows`` which tokens' logits are answers (known
-    once the tokenizer is), ``step_tag`` the token at which a process reward model scores.
+    ``methods`` is empty where the route makes no embedding, but has the one that a classifier's config names;
+    ``splade`` is set where it makes sparse vectors of the language model's head. ``reranker`` tells how pairs are read,
+    ``rows`` which tokens' logits are answers (known once the tokenizer is), ``step_tag`` the token at which a process
+    reward model scores, ``joining`` which token vectors become fewer in late interaction.
     """
 
     backbone: Backbone
@@ -76,6 +79,7 @@ class RoutePlan:
     reranker: RerankerFamily | None = None
     rows: tuple[int, ...] = ()
     step_tag: str | int | None = None
+    joining: TokenPoolingStage | None = None
 
     @property
     def other_tensors(self) -> frozenset[str]:
@@ -220,8 +224,12 @@ def _plan_classifier(
         is_process = names[0].endswith("ForProcessRewardModel")
         tag = (options.pooler.step_tag_id or PROCESS_TAG) if is_process else None
         return RoutePlan(backbone, kind, head="reward", step_tag=tag)
+    if names and names[0].endswith("VLForRanking"):
+        return RoutePlan(backbone, kind, head="ranking", reranker=reranker)
     head: HeadKind = "token" if kind == "token" else "score" if is_decoder(backbone.config) else "sequence"
-    return RoutePlan(backbone, kind, head=head, reranker=reranker)
+    mode = declared_mode(backbone.config)
+    methods = () if mode is None or head != "score" else (_METHOD_OF_MODE[mode],)
+    return RoutePlan(backbone, kind, head=head, methods=methods, reranker=reranker)
 
 
 def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> RoutePlan:
@@ -235,6 +243,12 @@ def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> Rou
 
 def _plan_late(label: str, backbone: Backbone, rest: tuple[Stage, ...], log: Log) -> RoutePlan:
     """Stages on tokens alone; what the mask leaves out is told by the reading of texts."""
+    last = rest[-1] if rest else None
+    joining = last if isinstance(last, TokenPoolingStage) else None
+    if joining is not None:
+        rest = rest[:-1]
+        on = " and ".join(joining.sides) or "nothing"
+        log.say(f"alike vectors{label}", f"joined to one for {joining.factor:g}, of {on}", joining.source)
     stages = [stage for stage in rest if not isinstance(stage, MultiVectorMaskStage)]
     is_normalized = bool(stages) and isinstance(stages[-1], NormalizeStage)
     stages = stages[:-1] if is_normalized else stages
@@ -243,7 +257,7 @@ def _plan_late(label: str, backbone: Backbone, rest: tuple[Stage, ...], log: Log
         if not isinstance(stage, DenseStage | NormalizeStage) or features_of(stage) != (TOKENS, TOKENS):
             raise UnsupportedCheckpoint(
                 f"modules.json{label}: the module {name_of(stage)} has no place in a model for late interaction; "
-                "expected Dense and Normalize on tokens"
+                "expected Dense and Normalize on tokens, and a HierarchicalTokenPooling at the end"
             )
         chain.append(stage)
     log.say(f"token vectors{label}", "normalized" if is_normalized else "as they are", "modules")
@@ -252,6 +266,7 @@ def _plan_late(label: str, backbone: Backbone, rest: tuple[Stage, ...], log: Log
         "late",
         vector_stages=tuple(chain),
         is_normalized=is_normalized,
+        joining=joining,
     )
 
 

@@ -13,10 +13,12 @@ from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.tasks import Task
 from forebay.loading.modules import Loader
 from forebay.loading.plan import RoutePlan, VectorStage
-from forebay.models.base import Encoder
+from forebay.models.base import Encoder, read
 from forebay.pooling.activations import Calibration, Choice, choose_activation, identity
+from forebay.pooling.alike import Joining, find_hierarchy
 from forebay.pooling.chunks import Pooler
-from forebay.pooling.heads import ClassifyHead, EmbedHead
+from forebay.pooling.fused import Sums, choose_sums
+from forebay.pooling.heads import ClassifyHead, Dense, EmbedHead
 from forebay.pooling.methods import METHODS, Method, all_rows, kept_rows, last_by_id, step_rows
 from forebay.pooling.pooler import (
     ClassifyPooler,
@@ -32,10 +34,14 @@ M3_SPARSE, M3_MULTI_VECTOR = "sparse_linear.pt", "colbert_linear.pt"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """A route's pipeline, the size of its embeddings (0 without), its labels, and whether it normalises."""
+    """A route's pipeline, the size of its embeddings (0 without), its labels, and whether it normalises.
+
+    ``token_size`` is that of its token vectors where they are of another size than its embeddings.
+    """
 
     pipeline: Pipeline
     dimension: int = 0
+    token_size: int | None = None
     labels: tuple[str, ...] = ()
     is_normalized: bool = False
 
@@ -62,7 +68,7 @@ def _build_classifier(
     loader.log.say("activation", activation.name, activation.source)
     loader.log.say("labels", len(labels), "tokens that answer" if route.rows else "config.json")
     shift = route.reranker.logit_mean if route.reranker is not None else 0.0
-    sigma = 1.0 if overrides.logit_sigma is None else overrides.logit_sigma
+    sigma = _temperature(route) if overrides.logit_sigma is None else overrides.logit_sigma
     head = ClassifyHead(
         _head_of(model),
         activation,
@@ -88,6 +94,12 @@ def _build_classifier(
     return Built(Pipeline(model, {Task.TOKEN_CLASSIFY: TokenClassifyPooler(rows, head, columns)}), labels=kept)
 
 
+def _temperature(route: RoutePlan) -> float:
+    """What logits are divided by, in the kind of classifier whose config says so."""
+    assert isinstance(route.backbone, TransformerStage)
+    return float(read(route.backbone.config, "temperature", float, 1.0)) if route.methods else 1.0
+
+
 def _labels_and_activation(route: RoutePlan, spec: ModelSpec) -> tuple[tuple[str, ...], Choice]:
     assert isinstance(route.backbone, TransformerStage)
     config = route.backbone.config
@@ -110,12 +122,16 @@ def _row_of(loader: Loader, route: RoutePlan, model: Encoder, overrides: PoolerC
             raise InvalidRequest("a classifier reads one row: give one seq_pooling_type", field="pooler_config")
         loader.log.say("pooling", wish[0], "user")
         return METHODS[wish[0]]
+    if route.methods:
+        loader.log.say("pooling", route.methods[0], "config.json: pooling")
+        return METHODS[route.methods[0]]
     if route.head == "sequence":
         loader.log.say("pooling", model.head_method, "what the architecture's head reads")
         return METHODS[model.head_method]
     padding = route.backbone.config.get("pad_token_id")
-    if route.kind == "yes_no" or not isinstance(padding, int):
-        loader.log.say("pooling", "LAST", "what the answer stands behind" if route.rows else "no padding id")
+    is_behind = route.kind == "yes_no" or route.head == "ranking"
+    if is_behind or not isinstance(padding, int):
+        loader.log.say("pooling", "LAST", "what the answer stands behind" if is_behind else "no padding id")
         return METHODS["LAST"]
     loader.log.say("pooling", f"last token that is not {padding}", "transformers' rule, config.json: pad_token_id")
     return last_by_id(padding)
@@ -133,9 +149,32 @@ def _build_late(loader: Loader, route: RoutePlan, model: Encoder, spec: ModelSpe
         truncate_dim=spec.truncate_dim,
         dimensions=overrides.dimensions,
     )
-    pooler = TokenEmbedPooler(kept_rows, head)
-    pipeline = Pipeline(model, {Task.TOKEN_EMBED: pooler}, is_mean_score=spec.similarity == "meanmaxsim")
+    pooler = TokenEmbedPooler(kept_rows, head, joinings=_joinings(route))
+    pipeline = Pipeline(
+        model,
+        {Task.TOKEN_EMBED: pooler},
+        is_mean_score=spec.similarity == "meanmaxsim",
+        sums=_choose_sums(loader),
+    )
     return Built(pipeline, size, is_normalized=head.is_normalized and head.truncate_dim is None)
+
+
+def _choose_sums(loader: Loader) -> Sums:
+    choice = choose_sums(loader.device)
+    if loader.device.type != "cpu":
+        loader.log.say("MaxSim", choice.name, choice.why)
+    return choice.sums
+
+
+def _joinings(route: RoutePlan) -> dict[str, Joining]:
+    stage = route.joining
+    if stage is None or not stage.sides or (stage.factor <= 1 and not stage.is_normalized):
+        return {}
+    try:
+        find_hierarchy()
+    except InvalidRequest as error:
+        raise UnsupportedCheckpoint(f"{stage.source}: the checkpoint joins token vectors, which {error}") from None
+    return dict.fromkeys(stage.sides, Joining(stage.factor, stage.num_protected, stage.is_normalized))
 
 
 def _build_embed(
@@ -162,10 +201,20 @@ def _build_embed(
     if spec.extra_heads:
         poolers.update(_m3_poolers(loader, spec, model, marker_ids))
     mix = None if route.layer_mix is None else loader.layer_mix(route.layer_mix, model.num_layers)
-    pipeline = Pipeline(
-        model, poolers, mix, is_mean_score=bool(spec.extra_heads)
-    )  # BGE-M3 divides by the query's length
-    return Built(pipeline, size, is_normalized=head.is_normalized and head.truncate_dim is None)
+    is_mean = bool(spec.extra_heads)  # BGE-M3 divides by the query's length
+    pipeline = Pipeline(model, poolers, mix, is_mean_score=is_mean, sums=_choose_sums(loader))
+    own = None if len(route.methods) == 1 else token_size
+    pooler = poolers.get(Task.TOKEN_EMBED)
+    if spec.extra_heads and isinstance(pooler, TokenEmbedPooler):
+        own = _next_head_size(pooler.head, size)
+    return Built(pipeline, size, own, is_normalized=head.is_normalized and head.truncate_dim is None)
+
+
+def _next_head_size(head: EmbedHead, size: int) -> int:
+    """Return the size of what a head of loaded stages makes."""
+    for stage in head.stages:
+        size = len(stage.weight) if isinstance(stage, Dense) else size
+    return size
 
 
 def _token_head(head: EmbedHead, num_methods: int) -> EmbedHead:

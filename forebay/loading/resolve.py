@@ -24,6 +24,7 @@ SUFFIXES: dict[str, Kind | Literal["generate"]] = {
     "ForTokenClassification": "token",
     "ForProcessRewardModel": "token",
     "ForRewardModel": "sequence",
+    "VLForRanking": "sequence",
     "ForMaskedLM": "masked_lm",
     "ForPreTraining": "embed",
     "ForTextEncoding": "embed",
@@ -52,12 +53,12 @@ _CHUNKS = frozenset({"enable_chunked_processing", "max_embed_len", "chunk_overla
 
 # Which overrides mean something to which kind of model; the others are refused, not ignored.
 ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
-    "embed": _ALWAYS | _SEQUENCE | _TOKEN | _CHUNKS | {"dimensions"},
+    "embed": _ALWAYS | _SEQUENCE | _TOKEN | _CHUNKS | {"dimensions", "chunk_scores"},
     "sequence": _ALWAYS | _SEQUENCE | _SCORES | _CHUNKS | {"chunk_scores"},
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
     "yes_no": _ALWAYS | _SCORES | {"use_activation"},
-    "late": _ALWAYS | {"use_activation", "dimensions"},
+    "late": _ALWAYS | _CHUNKS | {"use_activation", "dimensions", "chunk_scores"},
 }
 
 

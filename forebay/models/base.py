@@ -87,7 +87,7 @@ class Naming:
         return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
 
 
-HeadKind = Literal["sequence", "token", "masked_lm", "score", "reward", "lm_rows"]
+HeadKind = Literal["sequence", "token", "masked_lm", "score", "reward", "ranking", "lm_rows"]
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,15 @@ class Encoder(nn.Module, ABC):
 
     ``max_len`` is the number of tokens that the architecture itself can read (its positions), special ones
     included, or None where it has no limit. ``head_method`` is the pooling method whose rows a classifier reads.
+    ``left_out`` are the prefixes of tensors that read what is no text, and are not loaded; ``media_ids`` the tokens
+    that stand for it, which no text may hold.
     """
 
     naming: ClassVar[Naming]
     heads: ClassVar[Mapping[HeadKind, HeadNames]] = {}
     head_method: str = "CLS"
+    left_out: tuple[str, ...] = ()
+    media_ids: frozenset[int] = frozenset()
     hidden_size: int
     num_layers: int
     vocab_size: int

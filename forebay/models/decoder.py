@@ -11,14 +11,14 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from forebay.core.errors import UnsupportedCheckpoint
-from forebay.layers.activation import find_activation
+from forebay.layers.activation import IDENTITY, find_activation, gate
 from forebay.layers.batch import FlatBatch
-from forebay.layers.decoder_attention import AttentionSpec, decoder_attention
-from forebay.layers.embedding import Table
+from forebay.layers.decoder_attention import AttentionSpec, head_attention
+from forebay.layers.embedding import Table, embed
 from forebay.layers.linear import Linear
 from forebay.layers.norm import RMSNorm
-from forebay.layers.program import Inputs, NoNativeForm, Recorder, State
-from forebay.layers.rotary import Rotary, Turns, read_parameters, read_rotary, rotate
+from forebay.layers.program import Inputs, Recorder, State
+from forebay.layers.rotary import Rotary, Turns, read_parameters, read_rotary
 from forebay.models.base import Encoder, HeadKind, HeadNames, LayerHook, Naming, read
 
 SLIDING = "sliding_attention"
@@ -30,8 +30,8 @@ LLAMA_LAYER: dict[str, str | tuple[str, int]] = {
     "self_attn.o_proj": "attention_out",
     "input_layernorm": "attention_norm",
     "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "gate",
-    "mlp.up_proj": "ffn_in",
+    "mlp.gate_proj": ("ffn_in", 0),
+    "mlp.up_proj": ("ffn_in", 1),
     "mlp.down_proj": "ffn_out",
 }
 LLAMA_OUTSIDE = {"embed_tokens": "words", "norm": "norm"}
@@ -96,59 +96,56 @@ class DecoderLayer(nn.Module):
         super().__init__()
         heads, kv_heads, size = shape.num_heads, shape.num_kv_heads, shape.head_dim
         self.kind = shape.kinds[index] if shape.kinds else ""
-        self.is_parallel, self.is_alternating = shape.is_parallel, shape.stored == "alternating"
+        self.is_parallel = shape.is_parallel
         self.spec = AttentionSpec(
-            index, heads, kv_heads, size, shape.scales[index], shape.is_causal, shape.windows[index], shape.soft_cap
+            index,
+            heads,
+            kv_heads,
+            size,
+            shape.scales[index],
+            shape.is_causal,
+            shape.windows[index],
+            shape.soft_cap,
+            is_alternating=shape.stored == "alternating",
         )
         parts = [heads * size, kv_heads * size, kv_heads * size]
         parts = parts if shape.stored == "apart" else [sum(parts)]
         self.qkv = Linear(shape.hidden, *parts, bias=shape.qkv_bias)
         self.attention_out = Linear(heads * size, shape.hidden, bias=shape.out_bias)
-        activation = find_activation(shape.activation)
-        self.gate = None
+        activation, inner = find_activation(shape.activation), [shape.intermediate]
+        self.gate_activation = activation if shape.is_gated else None
         if shape.is_gated:
-            self.gate = Linear(shape.hidden, shape.intermediate, bias=shape.ffn_bias, activation=activation)
-            self.ffn_in = Linear(shape.hidden, shape.intermediate, bias=shape.ffn_bias)
-        else:
-            self.ffn_in = Linear(shape.hidden, shape.intermediate, bias=shape.ffn_bias, activation=activation)
+            activation, inner = IDENTITY, inner * 2
+        self.ffn_in = Linear(shape.hidden, *inner, bias=shape.ffn_bias, activation=activation)
         self.ffn_out = Linear(shape.intermediate, shape.hidden, bias=shape.ffn_bias)
         self.attention_norm, self.ffn_norm = shape.norm(shape.hidden), shape.norm(shape.hidden)
-        self.query_norm, self.key_norm = (shape.norm(size) if shape.has_head_norms else None for _ in range(2))
+        self.query_norm, self.key_norm = (_head_norm(shape) if shape.has_head_norms else None for _ in range(2))
         self.attention_post_norm, self.ffn_post_norm = (
             shape.norm(shape.hidden) if shape.has_post_norms else None for _ in range(2)
         )
 
-    def forward(self, x: Tensor, batch: FlatBatch, turns: Turns | None) -> Tensor:
+    def forward(self, x: State, batch: FlatBatch, turns: Turns | None) -> State:
         """[T, H] → [T, H]."""
-        mixed = self._attend(self.attention_norm(x), batch, turns)
+        norms = None
+        if self.query_norm is not None and self.key_norm is not None:
+            norms = self.query_norm, self.key_norm
+        mixed = head_attention(self.qkv(self.attention_norm(x)), batch, self.spec, turns, norms)
         between = _add(x, self.attention_out, mixed, self.attention_post_norm)
-        rows = self.ffn_norm(x if self.is_parallel else between)
-        inner = self.ffn_in(rows)
-        if self.gate is not None:
-            inner = self.gate(rows).mul_(inner)
+        inner = self.ffn_in(self.ffn_norm(x if self.is_parallel else between))
+        if self.gate_activation is not None:
+            inner = gate(inner, self.gate_activation)
         return _add(between, self.ffn_out, inner, self.ffn_post_norm)
 
-    def _attend(self, x: Tensor, batch: FlatBatch, turns: Turns | None) -> Tensor:
-        """[T, H] → [T, heads * d]."""
-        q, k, v = self._split(self.qkv(x))
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        if turns is not None:
-            q, k = rotate(q, turns), rotate(k, turns)
-        q, k, v = (part.reshape(len(x), -1) for part in (q, k, v))
-        return decoder_attention(q, k, v, batch, self.spec)
 
-    def _split(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        """[T, (heads + 2 kv heads) * d] → queries, keys, values, each [T, its heads, d]."""
-        heads, kv_heads, size = self.spec.num_heads, self.spec.num_kv_heads, self.spec.head_dim
-        if self.is_alternating:
-            return qkv.view(len(qkv), heads, 3, size).unbind(2)
-        return qkv.view(len(qkv), -1, size).split_with_sizes((heads, kv_heads, kv_heads), 1)
+def _head_norm(shape: DecoderShape) -> RMSNorm:
+    norm = shape.norm(shape.head_dim)
+    assert isinstance(norm, RMSNorm), "heads have no other norms"
+    return norm
 
 
-def _add(x: Tensor, linear: Linear, rows: Tensor, norm: nn.Module | None) -> Tensor:
+def _add(x: State, linear: Linear, rows: State, norm: nn.Module | None) -> State:
     """x + norm(linear(rows))."""
-    y: Tensor = linear(rows, residual=x) if norm is None else x + norm(linear(rows))
+    y: State = linear(rows, residual=x) if norm is None else norm(linear(rows), residual=x)
     return y
 
 
@@ -186,24 +183,21 @@ class Decoder(Encoder):
         """The word embeddings [V, H]."""
         return self.words.weight
 
-    def embed(self, batch: FlatBatch) -> Tensor:
-        """The states [T, H] that enter the first layer."""
-        x: Tensor = self.words(batch.input_ids)
-        return x if self.positions is None else x + self.positions(batch.positions)
+    @property
+    def word_factor(self) -> float:
+        """What the embeddings are multiplied by."""
+        return 1.0
 
     def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
         """Embeddings, layers, norm; the last states that ``on_layer`` sees are normalised, as the result is."""
-        if isinstance(inputs, Recorder):
-            raise NoNativeForm("a decoder has no native form")
-        batch = inputs.batch
-        x = self.embed(batch)
-        turns = {kind: rotary.turns(batch, x.dtype) for kind, rotary in self.rotaries.items()}
+        x = embed(inputs, self.words, self.positions, self.word_factor)
+        turns = {kind: rotary.turns(inputs, self.words.weight.dtype) for kind, rotary in self.rotaries.items()}
         for index, layer in enumerate(self.layers):
             if on_layer is not None:
                 on_layer(index, x)
             assert isinstance(layer, DecoderLayer)
-            x = layer(x, batch, turns.get(layer.kind))
-        last: Tensor = self.norm(x)
+            x = layer(x, inputs.batch, turns.get(layer.kind))
+        last: State = self.norm(x)
         if on_layer is not None:
             on_layer(self.num_layers, last)
         return last

@@ -5,11 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from forebay.core.errors import UnsupportedCheckpoint
-from forebay.layers.batch import FlatBatch
 from forebay.layers.norm import RMSNorm
 from forebay.models.base import read
 from forebay.models.decoder import (
@@ -53,23 +48,22 @@ def gemma_shape(config: Mapping[str, Any], **more: Any) -> DecoderShape:
 class Gemma(Decoder):
     """Word embeddings are multiplied by the root of their width, rounded to their own type as in training."""
 
-    def embed(self, batch: FlatBatch) -> Tensor:
-        """The states [T, H] that enter the first layer."""
-        x = super().embed(batch)
-        return x * torch.tensor(math.sqrt(self.hidden_size), dtype=x.dtype, device=x.device)
+    @property
+    def word_factor(self) -> float:
+        """What the embeddings are multiplied by."""
+        return math.sqrt(self.hidden_size)
 
 
 class Gemma2(Gemma):
-    """Layers 0, 2, 4, … have a sliding window unless ``layer_types`` says otherwise."""
+    """Layers 0, 2, 4, … have a sliding window unless ``layer_types`` says otherwise.
+
+    ``use_bidirectional_attention`` means what ``is_causal: false`` means: the window's number is then the largest
+    distance to either side, and not halved, which is Gemma 3's own rule.
+    """
 
     naming = llama_naming(**GEMMA_NORMS)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        if config.get("use_bidirectional_attention"):
-            raise UnsupportedCheckpoint(
-                "config.json: 'use_bidirectional_attention' has no agreed meaning for gemma2; for attention to both "
-                "sides set 'is_causal' to false"
-            )
         window = read(config, "sliding_window", default=_WINDOW)
         kinds = read_kinds(config, lambda index: index % 2 == 0)
         soft_cap = config.get("attn_logit_softcapping", _SOFT_CAP)

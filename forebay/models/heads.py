@@ -43,6 +43,13 @@ class SequenceHead(Head):
         return logits
 
 
+class RankingHead(SequenceHead):
+    """The same with ReLU between, on the last row of a decoder."""
+
+    def __init__(self, hidden_size: int, num_labels: int) -> None:
+        super().__init__(hidden_size, num_labels, "relu")
+
+
 class TokenHead(Head):
     """One linear layer on every token: logits [T, labels]; or on the row that a decoder's classifier reads."""
 

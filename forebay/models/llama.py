@@ -16,3 +16,10 @@ class Llama(Decoder):
         bias = read(config, "attention_bias", bool, False)
         ffn_bias = read(config, "mlp_bias", bool, False)
         super().__init__(config, llama_shape(config, qkv_bias=bias, out_bias=bias, ffn_bias=ffn_bias))
+
+
+class LlamaBidirectional(Llama):
+    """Llama whose tokens see the whole text; NVIDIA's embedders and rerankers are of this kind."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__({**config, "is_causal": False})

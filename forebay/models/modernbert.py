@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from forebay.core.errors import UnsupportedCheckpoint
-from forebay.layers.activation import find_activation
+from forebay.layers.activation import find_activation, gate
 from forebay.layers.batch import FlatBatch
-from forebay.layers.decoder_attention import AttentionSpec, decoder_attention
-from forebay.layers.embedding import Table
+from forebay.layers.decoder_attention import AttentionSpec, head_attention
+from forebay.layers.embedding import Table, embed
 from forebay.layers.linear import Linear
 from forebay.layers.norm import LayerNorm
-from forebay.layers.program import Inputs, NoNativeForm, Recorder, State
-from forebay.layers.rotary import Rotary, Turns, make_rotary, rotate
+from forebay.layers.program import Inputs, Recorder, State
+from forebay.layers.rotary import Rotary, Turns, make_rotary
 from forebay.models.base import Encoder, HeadKind, HeadNames, LayerHook, Naming, read
 from forebay.models.decoder import SLIDING, read_kinds
 from forebay.models.heads import Head, MaskedLMHead
@@ -36,9 +36,9 @@ class ModernBertEmbeddings(nn.Module):
         self.words = Table(vocab_size, norm.normalized_shape[0])
         self.norm = norm
 
-    def forward(self, batch: FlatBatch) -> Tensor:
+    def forward(self, inputs: Inputs | Recorder) -> State:
         """Return the states [T, H] that enter the first layer."""
-        x: Tensor = self.norm(self.words(batch.input_ids))
+        x: State = self.norm(embed(inputs, self.words))
         return x
 
 
@@ -57,14 +57,11 @@ class ModernBertLayer(nn.Module):
         self.ffn_in = Linear(hidden, 2 * inner, bias=ffn_bias)
         self.ffn_out = Linear(inner, hidden, bias=ffn_bias)
 
-    def forward(self, x: Tensor, batch: FlatBatch, turns: Turns) -> Tensor:
+    def forward(self, x: State, batch: FlatBatch, turns: Turns) -> State:
         """[T, H] → [T, H]."""
-        qkv = self.qkv(self.attention_norm(x)).view(len(x), 3, self.spec.num_heads, -1)
-        q, k, v = (part.reshape(len(x), -1) for part in (rotate(qkv[:, 0], turns), rotate(qkv[:, 1], turns), qkv[:, 2]))
-        mixed = decoder_attention(q, k, v, batch, self.spec)
+        mixed = head_attention(self.qkv(self.attention_norm(x)), batch, self.spec, turns)
         x = self.attention_out(mixed, residual=x)
-        inner, gate = self.ffn_in(self.ffn_norm(x)).chunk(2, -1)
-        y: Tensor = self.ffn_out(self.activation.function(inner) * gate, residual=x)
+        y: State = self.ffn_out(gate(self.ffn_in(self.ffn_norm(x)), self.activation), residual=x)
         return y
 
 
@@ -165,10 +162,9 @@ class ModernBert(Encoder):
 
     def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
         """Embeddings, layers, norm; the last states that ``on_layer`` sees are normalised, as the result is."""
-        if isinstance(inputs, Recorder):
-            raise NoNativeForm("rotary positions have no native form")
-        x = self.embeddings(inputs.batch)
-        turns = {kind: rotary.turns(inputs.batch, x.dtype) for kind, rotary in self.rotaries.items()}
+        x = self.embeddings(inputs)
+        dtype = self.embeddings.words.weight.dtype
+        turns = {kind: rotary.turns(inputs, dtype) for kind, rotary in self.rotaries.items()}
         for index, (layer, kind) in enumerate(zip(self.layers, self.kinds, strict=True)):
             if on_layer is not None:
                 on_layer(index, x)

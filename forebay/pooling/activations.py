@@ -52,12 +52,14 @@ _PROBLEM_TYPES: dict[str, tuple[Function, str]] = {
 
 
 def choose_activation(problem_type: str | None, dotted: str | None, source: str, num_labels: int) -> Choice:
-    """Choose: problem_type, then the sentence-transformers setting, then sigmoid for one label, softmax for more."""
+    """Choose: the function that the author named for sentence-transformers, then problem_type, then sigmoid for one
+    label, softmax for more.
+    """
+    if dotted is not None:
+        return Choice(module_activation(dotted), dotted.rpartition(".")[2], source)
     if problem_type is not None:
         function, name = _PROBLEM_TYPES[problem_type]
         return Choice(function, name, "config.json: problem_type")
-    if dotted is not None:
-        return Choice(module_activation(dotted), dotted.rpartition(".")[2], source)
     if num_labels < 2:
         return Choice(torch.sigmoid, "sigmoid", "default for one label")
     return Choice(softmax, "softmax", "default for several labels")

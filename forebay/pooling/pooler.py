@@ -5,7 +5,7 @@ ask for it, and sees no other's rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,13 +16,17 @@ from torch import Tensor
 from forebay.core.params import PoolingParams
 from forebay.core.tasks import Task
 from forebay.layers.batch import FlatBatch
-from forebay.pooling.alike import join_alike
+from forebay.pooling.alike import Joining, join_alike
 from forebay.pooling.chunks import Pooler, carry, count_spare, finish
 from forebay.pooling.cursor import Cursor
+from forebay.pooling.fused import Sums
 from forebay.pooling.heads import ClassifyHead, EmbedHead, Stage
 from forebay.pooling.maxsim import max_sim
 from forebay.pooling.methods import Method, Partial, TokenRows, all_rows
 from forebay.pooling.results import Matrices, Result, Vectors
+
+NO_MATCH = -1e9
+"""The score of a document without token vectors, as sentence-transformers has it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +93,15 @@ class TokenEmbedPooler:
     """One vector a token, or one a window of ``chunk_size`` tokens (late chunking, arXiv:2409.04701).
 
     Windows are means of all tokens' states before the head, whatever ``method`` and ``skips_first`` (which leaves
-    out the first token, for BGE-M3) take of single ones: one window over all is the mean-pooled vector.
+    out the first token, for BGE-M3) take of single ones: one window over all is the mean-pooled vector. ``joinings``
+    tell by side which vectors the checkpoint itself makes fewer; a request's ``pool_factor`` comes on top.
     """
 
     method: Callable[[Tensor, Cursor], TokenRows]
     head: EmbedHead
     token_stages: Sequence[Stage] = ()
     skips_first: bool = False
+    joinings: Mapping[str, Joining] = field(default_factory=dict)
 
     def __call__(self, hidden: Tensor, cursor: Cursor, params: PoolingParams) -> Matrices:
         """Hidden states [T, H] → vectors [sum(lens), d]."""
@@ -107,7 +113,9 @@ class TokenEmbedPooler:
         if self.skips_first:
             rows, lens = _skip_first(rows, lens)
         vectors = Matrices(self.head(rows, params), lens)
-        return vectors if params.pool_factor in (None, 1) else join_alike(vectors, params.pool_factor)
+        if (saved := self.joinings.get(params.side)) is not None:
+            vectors = join_alike(vectors, saved)
+        return vectors if params.pool_factor in (None, 1) else join_alike(vectors, Joining(params.pool_factor))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,13 +197,15 @@ class Model(Protocol):
 class Pipeline:
     """A model and its poolers by task: everything between tokens and outputs.
 
-    ``is_mean_score`` tells that scores of token vectors are divided by the number of the query's.
+    ``is_mean_score`` tells that scores of token vectors are divided by the number of the query's; ``sums`` computes
+    them.
     """
 
     model: Model
     poolers: Mapping[Task, Pooler]
     layer_mix: LayerMix | None = None
     is_mean_score: bool = False
+    sums: Sums = max_sim
 
     def forward(self, batch: FlatBatch) -> Tensor:
         """Return the hidden states [T, H] that all poolers read."""
@@ -213,8 +223,14 @@ class Pipeline:
         return self.poolers[task](hidden, cursor, params)
 
     def score(self, query: Tensor, documents: Matrices) -> Tensor:
-        """Compare a query's vectors [q, d] with those of n documents: scores float32 [n]."""
-        return max_sim(query, documents.values, documents.lens, is_mean=self.is_mean_score)
+        """Compare a query's vectors [q, d] with those of n documents: scores float32 [n].
+
+        A document without vectors, which are all left out, is worse than any other.
+        """
+        scores = self.sums(query, documents.values, documents.lens)
+        if not documents.lens.all():
+            scores[torch.from_numpy(documents.lens == 0).to(scores.device)] = NO_MATCH
+        return scores / max(len(query), 1) if self.is_mean_score else scores
 
     def carry(self, task: Task, hidden: Tensor, cursor: Cursor, carried: Any) -> Any:
         """Add a chunk of the cursor's one sequence to what was ``carried`` of it, None before the first."""

@@ -43,9 +43,9 @@ def _credential(name: bytes, value: bytes) -> bytes:
     return rest.strip() if scheme.lower() == b"bearer" else value
 
 
-def admit(request: Request, options: ServerOptions, deadline: float) -> Request:
-    """Check the number of items; give the request its lane and its deadline."""
-    lane = _choose_lane(len(request.items), "input", request.lane, options)
+def admit(request: Request, field: str, options: ServerOptions, deadline: float) -> Request:
+    """Check the number of items, which stand in ``field``; give the request its lane and its deadline."""
+    lane = _choose_lane(len(request.items), field, request.lane, options)
     return replace(request, lane=lane, deadline=deadline)
 
 
@@ -57,14 +57,19 @@ def admit_score(request: ScoreRequest, field: str, options: ServerOptions, deadl
 
 
 def _choose_lane(num_items: int, field: str, lane: Lane, options: ServerOptions) -> Lane:
+    check_count(num_items, field, options)
+    return Lane.BULK if num_items >= options.bulk_items else lane
+
+
+def check_count(num_items: int, field: str, options: ServerOptions) -> None:
+    """Refuse more items than one request may carry."""
     if num_items > options.max_items:
         raise InvalidRequest(
-            f"the request has {num_items} items, but this server takes at most {options.max_items}; "
-            "split it, or start the server with a larger max_items",
+            f"'{field}' has {num_items} items, but this server takes at most {options.max_items} a request; "
+            "send several requests, or start the server with a larger --max-items",
             field=field,
             code="too_many_items",
         )
-    return Lane.BULK if num_items >= options.bulk_items else lane
 
 
 @asynccontextmanager

@@ -5,10 +5,10 @@ It knows the walk (read, parse, admit, run, render) and no dialect's words.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,13 +18,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from forebay.core.config import EngineLimits, ModelOptions, ServerOptions
+from forebay.core.errors import ForebayError
 from forebay.core.events import Observer
-from forebay.core.request import Reply, SparseVector, Timings
-from forebay.server.admission import admit, admit_score, unless_gone, within
-from forebay.server.body import decode, read_body
-from forebay.server.dialect import Call, Operation, PluginCall, ScoreCall, Served
+from forebay.core.request import Reply, ScoreReply, SparseVector, Timings
+from forebay.server.admission import admit, admit_score, check_count, unless_gone, within
+from forebay.server.body import Room, Share, decode, read_body
+from forebay.server.dialect import Answer, AnyCall, Call, Operation, PluginCall, ScoreCall, Served, TextCall
 from forebay.server.dialects import DIALECTS
-from forebay.server.errors import BodyTimeout, MethodNotAllowed, UnknownRoute, raise_item_errors
+from forebay.server.errors import MethodNotAllowed, UnknownRoute, named_as, raise_item_errors
 from forebay.server.gate import Gate, Paths
 from forebay.server.metrics import Metrics
 from forebay.server.ops import Operations
@@ -50,8 +51,11 @@ _SHARE_OF_BODY = 0.9
 class Endpoint:
     """An operation as a route: the walk of one request."""
 
-    def __init__(self, operation: Operation, service: Service, metrics: Metrics, options: ServerOptions) -> None:
+    def __init__(
+        self, operation: Operation, service: Service, metrics: Metrics, options: ServerOptions, room: Room
+    ) -> None:
         self._operation = operation
+        self._room = room
         self._service = service
         self._metrics = metrics
         self._options = options
@@ -59,41 +63,54 @@ class Endpoint:
     async def answer(self, http: HttpRequest) -> Response:
         """Read, parse, admit, run, render."""
         self._service.check_ready()
+        deadline = time.monotonic() + self._options.request_timeout
+        async with within(self._options.request_timeout):
+            with self._room.share() as share:  # until the answer is there: texts take as much while they wait
+                return await self._walk(http, share, deadline)
+
+    async def _walk(self, http: HttpRequest, share: Share, deadline: float) -> Response:
         options = self._options
-        deadline = time.monotonic() + options.request_timeout
-        async with within(options.request_timeout):
-            raw = await self._read(http)
-            name, engine, call = await _apart(len(raw) >= LARGE_BODY, lambda: self._parse(raw, http))
-            served = Served(name, http.state.request_id, engine)
-            if isinstance(call, PluginCall):
-                made = await unless_gone(http.receive, engine.run_plugin(call.data))
-                answer = await asyncio.to_thread(call.render, made, served)
-                return Response(answer.body, headers=answer.headers, media_type=answer.media_type)
-            if isinstance(call, ScoreCall):
-                scoring = admit_score(call.request, call.field, options, deadline)
-                scored = await unless_gone(http.receive, engine.run_score(scoring))
-                raise_item_errors(scored.errors, len(scored), call.field)
-                answer = await _apart(len(scored.scores) >= LARGE_REPLY, lambda: call.render(scored, served))
-                headers = {**_timing_headers(scored.timings), **answer.headers}
-                return Response(answer.body, headers=headers, media_type=answer.media_type)
-            request = admit(call.request, options, deadline)
-            reply = await unless_gone(http.receive, engine.run(request))
+        name, engine, call = await self._receive(http, share)
+        served = Served(name, http.state.request_id, engine)
+        if isinstance(call, Call):
+            return await self._compute(call, http, served, deadline)
+        if isinstance(call, TextCall):
+            check_count(call.num_items, call.field, options)
+            return _said(await asyncio.to_thread(call.answer, served))
+        if isinstance(call, PluginCall):
+            made = await unless_gone(http.receive, engine.run_plugin(call.data))
+            return _said(await asyncio.to_thread(call.render, made, served))
+        scoring = admit_score(call.request, call.documents.field, options, deadline)
+        scored = await self._score(call, engine.run_score(scoring), http)
+        answer = await _apart(len(scored.scores) >= LARGE_REPLY, lambda: call.render(scored, served))
+        return _said(answer, scored.timings)
+
+    async def _receive(self, http: HttpRequest, share: Share) -> "tuple[str, AsyncEngine, AnyCall]":
+        options = self._options
+        raw = await read_body(http, options.max_body_bytes, share, options.request_timeout * _SHARE_OF_BODY)
+        return await _apart(len(raw) >= LARGE_BODY, lambda: self._parse(raw, http))
+
+    async def _compute(self, call: Call, http: HttpRequest, served: Served, deadline: float) -> Response:
+        with named_as(call.place):
+            request = admit(call.request, call.field, self._options, deadline)
+            reply = await unless_gone(http.receive, served.engine.run(request))
             raise_item_errors(reply.errors, len(reply.rows), "input")
             started = time.perf_counter()
             answer = await _apart(_count_numbers(reply) >= LARGE_REPLY, lambda: call.render(reply, served))
         self._metrics.count_reply(time.perf_counter() - started)
-        headers = {**_timing_headers(reply.timings), **answer.headers}
-        return Response(answer.body, headers=headers, media_type=answer.media_type)
+        return _said(answer, reply.timings)
 
-    async def _read(self, http: HttpRequest) -> bytearray:
-        seconds = self._options.request_timeout
+    async def _score(self, call: ScoreCall, work: Coroutine[Any, Any, ScoreReply], http: HttpRequest) -> ScoreReply:
+        """Await scores; what went wrong is said in the body's own names."""
         try:
-            async with asyncio.timeout(seconds * _SHARE_OF_BODY):
-                return await read_body(http, self._options.max_body_bytes)
-        except TimeoutError:
-            raise BodyTimeout(f"the whole body did not come within {seconds * _SHARE_OF_BODY:g} seconds") from None
+            scored = await unless_gone(http.receive, work)
+        except ForebayError as error:
+            raise call.say(error) from None
+        errors = {index: call.say(error) for index, error in scored.errors.items()}
+        raise_item_errors(errors, len(scored), call.documents.field)
+        return scored
 
-    def _parse(self, raw: bytearray, http: HttpRequest) -> "tuple[str, AsyncEngine, Call | PluginCall | ScoreCall]":
+    def _parse(self, raw: bytearray, http: HttpRequest) -> "tuple[str, AsyncEngine, AnyCall]":
         body = decode(raw)
         if self._operation.errors_of is not None:
             http.state.render_error = self._operation.errors_of(body)
@@ -112,6 +129,11 @@ def _count_numbers(reply: Reply) -> int:
     return sum(2 * len(row) if isinstance(row, SparseVector) else row.size for row in rows)
 
 
+def _said(answer: Answer, timings: Timings | None = None) -> Response:
+    headers = {} if timings is None else _timing_headers(timings)
+    return Response(answer.body, headers={**headers, **answer.headers}, media_type=answer.media_type)
+
+
 def _timing_headers(timings: Timings) -> dict[str, str]:
     """Milliseconds at the stations of the walk."""
     stations = {"tokenization": timings.tokenize, "queue": timings.queue, "inference": timings.compute}
@@ -124,11 +146,12 @@ def create_app(options: ServerOptions, load: Load, limits: EngineLimits | None =
     service = Service(options, load, metrics.observe)
     service.on_loaded = lambda engine: metrics.watch_queue(engine.count_queued)
 
+    room = Room(max(options.max_bodies_bytes, options.max_body_bytes))
     routes = Operations(service, metrics, options, limits).routes()
     render_error = dict.fromkeys((route.path for route in routes), DIALECTS[0].render_error)
     for dialect in DIALECTS:
         for path, operation in dialect.routes().items():
-            routes.append(Route(path, Endpoint(operation, service, metrics, options).answer, methods=["POST"]))
+            routes.append(Route(path, Endpoint(operation, service, metrics, options, room).answer, methods=["POST"]))
             render_error[path] = dialect.render_error
 
     @asynccontextmanager

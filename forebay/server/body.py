@@ -7,7 +7,8 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import orjson
@@ -15,35 +16,96 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from forebay.core.errors import Cancelled, InvalidRequest, PayloadTooLarge
-from forebay.server.errors import UnsupportedEncoding
+from forebay.server.errors import BodiesTooLarge, BodyTimeout, UnsupportedEncoding
 from forebay.server.schema import json_type
 
 WINDOW = 1 << 20
 """Bytes that one turn of the unpacker yields before others may run."""
 
+FREE_BYTES = 64 << 10
+"""Bytes of each body that are not counted against the room of all bodies."""
+
+STALL_SECONDS = 30.0
+"""Seconds for which nothing of a body may come."""
+
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 BOM = b"\xef\xbb\xbf"
 
 
-async def read_body(request: HttpRequest, limit: int) -> bytearray:
-    """Return the body, unpacked; PayloadTooLarge as soon as it is known to exceed ``limit``, packed or unpacked."""
-    unpacker = _unpacker(request.headers.get("content-encoding", ""))
+class Room:
+    """The bytes that the bodies of all requests under way may take together, beside the first few of each.
+
+    So a small request is read however many large ones are there.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+
+    @contextmanager
+    def share(self) -> Iterator["Share"]:
+        """One request's part of it, given back at the end."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self._taken -= share.size
+
+    def take(self, size: int) -> None:
+        """Take so many bytes more; BodiesTooLarge where they are not there."""
+        if self._taken + size > self._limit:
+            raise BodiesTooLarge(
+                f"the bodies of the requests under way fill the {self._limit} bytes that they may take together; retry "
+                "later, send fewer or smaller requests at once, or start the server with a larger --max-bodies-mb"
+            )
+        self._taken += size
+
+
+class Share:
+    """One request's part of a Room."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.size = 0
+
+    def grow_to(self, num_bytes: int) -> None:
+        """Make room for a body of so many bytes."""
+        more = num_bytes - FREE_BYTES - self.size
+        if more > 0:
+            self._room.take(more)
+            self.size += more
+
+
+async def read_body(request: HttpRequest, limit: int, share: Share, seconds: float) -> bytearray:
+    """Return the body, unpacked; PayloadTooLarge as soon as it is known to exceed ``limit``, packed or unpacked.
+
+    BodyTimeout where it does not come within ``seconds``, or nothing comes for some time.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
-    body = bytearray()
-    received = 0
+    unpacker = _unpacker(request.headers.get("content-encoding", ""))
+    stall, loop = min(STALL_SECONDS, seconds), asyncio.get_running_loop()
     try:
-        async for chunk in request.stream():
-            received += len(chunk)
-            if received > limit:
-                raise _too_large(limit)
-            if unpacker is None:
-                body += chunk
-            else:
-                await _unpack(unpacker, chunk, body, limit)
+        async with asyncio.timeout(seconds) as whole, asyncio.timeout(stall) as silence:
+            body = bytearray()
+            received = 0
+            async for chunk in request.stream():
+                silence.reschedule(loop.time() + stall)
+                received += len(chunk)
+                if received > limit:
+                    raise _too_large(limit)
+                share.grow_to(len(body) + len(chunk))
+                if unpacker is None:
+                    body += chunk
+                else:
+                    await _unpack(unpacker, chunk, body, limit, share)
     except ClientDisconnect:
         raise Cancelled("the client went away before its whole body had come") from None
+    except TimeoutError:
+        if whole.expired():
+            raise BodyTimeout(f"the whole body did not come within {seconds:g} seconds") from None
+        raise BodyTimeout(f"nothing of the body came for {stall:g} seconds") from None
     if unpacker is not None:
         _finish(unpacker, body, limit)
     return body
@@ -58,7 +120,7 @@ def _unpacker(encoding: str) -> "zlib._Decompress | None":
     raise UnsupportedEncoding("this Content-Encoding is not supported; send the body as it is, or packed with gzip")
 
 
-async def _unpack(unpacker: "zlib._Decompress", chunk: bytes, body: bytearray, limit: int) -> None:
+async def _unpack(unpacker: "zlib._Decompress", chunk: bytes, body: bytearray, limit: int, share: Share) -> None:
     while chunk:
         try:
             body += unpacker.decompress(chunk, WINDOW)
@@ -66,6 +128,7 @@ async def _unpack(unpacker: "zlib._Decompress", chunk: bytes, body: bytearray, l
             raise InvalidRequest("the body is not what its Content-Encoding says it is") from None
         if len(body) > limit:
             raise _too_large(limit)
+        share.grow_to(len(body) + WINDOW)
         chunk = unpacker.unconsumed_tail
         await asyncio.sleep(0)
 
@@ -80,7 +143,7 @@ def _finish(unpacker: "zlib._Decompress", body: bytearray, limit: int) -> None:
 
 def _too_large(limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"the body exceeds {limit} bytes; send fewer items a request, or start the server with a larger max_body_bytes"
+        f"the body exceeds {limit} bytes; send fewer items a request, or start the server with a larger --max-body-mb"
     )
 
 

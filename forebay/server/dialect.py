@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.core.errors import ForebayError
 from forebay.core.info import ModelInfo
-from forebay.core.request import Reply, Request, ScoreReply, ScoreRequest
+from forebay.core.request import (
+    DOCUMENTS,
+    QUERIES,
+    Reply,
+    Request,
+    ScoreReply,
+    ScoreRequest,
+    SideName,
+    call_sides,
+)
 
 if TYPE_CHECKING:
     from forebay.api.async_engine import AsyncEngine
@@ -39,12 +48,31 @@ Render = Callable[[Reply, Served], Answer]
 """Says a reply without failed items; may raise InvalidRequest where the outcome does not fit what was asked."""
 
 
+def place_in_input(index: int) -> str:
+    """Where an item stands in most bodies."""
+    return f"input[{index}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A parsed body: what the engine shall do, and how its reply is to be said."""
+    """A parsed body: what the engine shall do, and how its reply is to be said.
+
+    ``field`` is the body's name for the items and ``place`` tells where one of them stands there, for errors.
+    """
 
     request: Request
     render: Render
+    field: str = "input"
+    place: Callable[[int], str] = place_in_input
+
+
+@dataclass(frozen=True, slots=True)
+class TextCall:
+    """A parsed body that the tokenizer answers alone; ``answer`` blocks. ``field`` holds so many items."""
+
+    answer: Callable[[Served], Answer]
+    num_items: int
+    field: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +87,20 @@ class PluginCall:
 class ScoreCall:
     """A parsed body that asks how well texts match, and how the scores are to be said.
 
-    ``field`` is the body's name for the second texts, of which there are as many as scores.
+    ``queries`` and ``documents`` are the body's names for the two sides.
     """
 
     request: ScoreRequest
     render: Callable[[ScoreReply, Served], Answer]
-    field: str = "documents"
+    queries: SideName = field(default=SideName(QUERIES))
+    documents: SideName = field(default=SideName(DOCUMENTS))
+
+    def say(self, error: ForebayError) -> ForebayError:
+        """The same error in the body's names."""
+        return call_sides(error, self.queries, self.documents)
+
+
+AnyCall = Call | TextCall | PluginCall | ScoreCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +111,7 @@ class Operation:
     """
 
     path: str
-    parse: Callable[[Mapping[str, Any], ModelInfo], Call | PluginCall | ScoreCall]
+    parse: Callable[[Mapping[str, Any], ModelInfo], AnyCall]
     errors_of: Callable[[Mapping[str, Any]], RenderError] | None = None
 
 

@@ -3,8 +3,11 @@
 It knows no dialect: how the body of an error looks is the dialect's matter.
 """
 
+import copy
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from forebay.core.errors import (
     EngineError,
@@ -17,7 +20,7 @@ from forebay.core.errors import (
 )
 
 RETRY_AFTER_NOT_READY = 2
-"""Seconds after which a client may ask again while the model loads or the server stops."""
+"""Seconds after which a client may ask again while the model loads, the server stops or others' bodies fill it."""
 
 
 class UnknownRoute(RequestError):
@@ -45,6 +48,27 @@ class BodyTimeout(RequestError):
     code = "request_timeout"
 
 
+class HeadTimeout(RequestError):
+    """The client began a request and did not send its headers in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class HeadTooLarge(RequestError):
+    """The request's line and headers exceed the server's limit."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class BodiesTooLarge(EngineError):
+    """The bodies of all requests under way exceed the server's limit; the same request may succeed a little later."""
+
+    status = 503
+    code = "server_busy"
+
+
 class UnsupportedEncoding(RequestError):
     """The body is compressed in a way that the server does not read."""
 
@@ -57,7 +81,7 @@ def headers_of(error: ForebayError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
-    elif isinstance(error, NotReady):
+    elif isinstance(error, NotReady | BodiesTooLarge):
         headers["retry-after"] = str(RETRY_AFTER_NOT_READY)
     elif isinstance(error, RequestError):
         headers["x-should-retry"] = "false"
@@ -65,7 +89,7 @@ def headers_of(error: ForebayError) -> dict[str, str]:
         headers["allow"] = error.allow
     if isinstance(error, UnsupportedEncoding):
         headers["accept-encoding"] = "gzip, deflate"
-    if isinstance(error, PayloadTooLarge | BodyTimeout | NotReady):
+    if isinstance(error, PayloadTooLarge | BodyTimeout | NotReady | BodiesTooLarge):
         headers["connection"] = "close"  # what is still to come of the body, or of requests, is not waited for
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -77,12 +101,33 @@ def raise_item_errors(errors: Mapping[int, ForebayError], num_items: int, field:
     if not errors:
         return
     index = min(errors)
-    error, place = errors[index], f"{field}[{index}]"
+    error = errors[index]
     if isinstance(error, EngineError) and not isinstance(error, ItemFailed):
         raise error
+    place = error.field or f"{field}[{index}]"
     message = error.message if place in error.message else f"{place}: {error.message}"
     if isinstance(error, RequestError):
-        raise RequestError(message, field=error.field or place, code=error.code)
-    raise ItemFailed(
+        raise RequestError(message, field=place, code=error.code)
+    failed = ItemFailed(
         f"{message} ({len(errors)} of {num_items} items failed; the others can be sent again)", index=index
     )
+    failed.field = place
+    raise failed
+
+
+_PLACE = re.compile(r"input\[(\d+)\]")
+
+
+@contextmanager
+def named_as(place: Callable[[int], str]) -> Iterator[None]:
+    """Call the item at fault, which the engine knows as ``input[i]``, by its place in the body."""
+    try:
+        yield
+    except ForebayError as error:
+        found = _PLACE.fullmatch(error.field or "")
+        if found is None:
+            raise
+        named = copy.copy(error)
+        named.field = place(int(found[1]))
+        named.message = error.message.replace(found[0], named.field)
+        raise named from None

@@ -17,9 +17,10 @@ from starlette.routing import Route
 
 from forebay.core.config import EngineLimits, ServerOptions
 from forebay.core.errors import DeadlineExceeded, ForebayError, Overloaded
+from forebay.core.info import ModelInfo
 from forebay.core.params import PoolingParams
 from forebay.core.request import Request
-from forebay.core.tasks import Task
+from forebay.core.tasks import ScoreType, Task
 from forebay.server.errors import RETRY_AFTER_NOT_READY
 from forebay.server.metrics import Metrics
 from forebay.server.service import Service
@@ -43,6 +44,7 @@ class Operations:
             "max_items": options.max_items,
             "bulk_items": options.bulk_items,
             "max_body_bytes": options.max_body_bytes,
+            "max_bodies_bytes": options.max_bodies_bytes,
             "request_timeout": options.request_timeout,
             **({} if limits is None else asdict(limits)),
         }
@@ -97,7 +99,8 @@ class Operations:
         _, engine = self._ready()
         facts = {field: getattr(engine.info, field) for field in engine.info.__slots__}
         names = self._service.names
-        return _json({"version": __version__, "served_names": names, **facts, "limits": self._limits})
+        said = {"version": __version__, "served_names": names, **facts, "limits": self._limits}
+        return _json({**said, **_tei_names(engine.info, self._limits)})
 
     async def models(self, request: HttpRequest) -> Response:
         """Every served name, in OpenAI's shape."""
@@ -179,6 +182,34 @@ class Pulse:
         except Exception as error:
             return ForebayError(f"a forward pass failed with {type(error).__name__}")
         return None
+
+
+def _tei_names(info: ModelInfo, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the names by which clients of text-embeddings-inference look for it."""
+    abilities = info.abilities
+    model_type: dict[str, Any] = {"embedding": {"pooling": _pooling_word(info)}}
+    if Task.CLASSIFY in abilities.tasks:
+        ids = [str(index) for index in range(len(abilities.labels))]
+        names = {
+            "id2label": dict(zip(ids, abilities.labels, strict=True)),
+            "label2id": dict(zip(abilities.labels, ids, strict=True)),
+        }
+        model_type = {"reranker" if abilities.score_type is ScoreType.CROSS_ENCODER else "classifier": names}
+    return {
+        "model_id": info.name,
+        "model_dtype": info.dtype,
+        "model_type": model_type,
+        "max_input_length": abilities.max_len,
+        "max_client_batch_size": limits["max_items"],
+        "max_batch_tokens": limits.get("max_step_tokens"),
+        "auto_truncate": True,
+    }
+
+
+def _pooling_word(info: ModelInfo) -> str:
+    """How a text's vector is pooled, in one word."""
+    value = next((str(one.value) for one in info.decisions if one.name.partition(" [")[0] == "pooling"), "")
+    return value.partition(" ")[0].lower()
 
 
 def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -11,7 +11,7 @@ import numpy as np
 from forebay.core.errors import InvalidRequest, ItemFailed
 from forebay.core.info import ModelInfo
 from forebay.core.params import TextParams
-from forebay.core.request import Scorable, ScoreReply, ScoreRequest
+from forebay.core.request import Scorable, ScoreReply, ScoreRequest, SideName
 from forebay.server.fields import max_tokens_of
 from forebay.server.matrices import VECTOR_KEYS, is_matrix, read_entry, read_rows
 from forebay.server.schema import Body, json_type
@@ -140,9 +140,17 @@ def _read_content(content: Any, field: str) -> str:
     return "\n".join(texts)  # type: ignore[arg-type]
 
 
-def check_scores(reply: ScoreReply, field: str) -> None:
+def name_side(body: Mapping[str, Any], field: str) -> SideName:
+    """What the body calls one side of a comparison."""
+    value = body[field]
+    return SideName(field, isinstance(value, list) and not is_matrix(value))
+
+
+def check_scores(reply: ScoreReply, documents: SideName) -> None:
     """Refuse scores that JSON has no word for."""
     bad = ~np.isfinite(reply.scores)
     if bad.any():
         index = int(bad.argmax())
-        raise ItemFailed(f"{field}[{index}] gave a non-finite score", index=index)
+        failed = ItemFailed(f"{documents.place(index)} gave a non-finite score", index=index)
+        failed.field = documents.place(index)
+        raise failed

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from forebay.core.config import ServerOptions
+from forebay.server.connection import GuardedProtocol
 from forebay.server.service import Service
 
 log = logging.getLogger("forebay.server")
@@ -30,7 +31,7 @@ def run(app: Starlette, service: Service, options: ServerOptions) -> int:
         host=options.host,
         port=options.port,
         loop="uvloop",
-        http="httptools",
+        http=GuardedProtocol,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -19,6 +19,7 @@ from forebay.text.cuts import MARGIN, Side, cut_text, first_limit, last_limit
 from forebay.text.framed import FramedPairs, PairLimits
 from forebay.text.frames import Frame, read_frame
 from forebay.text.late import LateSide
+from forebay.text.listing import TokenList, list_tokens
 from forebay.text.pairs import check_pairs, longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
@@ -182,7 +183,7 @@ class TextTokenizer:
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             raise InputTooLong(
-                f"input[{index}] is a pair of {lens[0, index]} and {lens[1, index]} tokens or more, of which "
+                f"input[{index}]: the pair has {lens[0, index]} and {lens[1, index]} tokens or more, of which "
                 f"{num_first[index]} and {num_read[index]} are read beside {len(frame)} special ones; send shorter "
                 "texts, or allow truncation",
                 index=index,
@@ -216,7 +217,7 @@ class TextTokenizer:
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             raise InputTooLong(
-                f"input[{index}] is a pair that has more than the {limits.pair} tokens that are read, "
+                f"input[{index}]: the pair has more than the {limits.pair} tokens that are read, "
                 "template included; send shorter texts, or allow truncation",
                 index=index,
             )
@@ -260,6 +261,14 @@ class TextTokenizer:
             np.pad(body.is_subword[cut], (before, after)),
             np.pad(is_prompt, (before, after)),
         )
+
+    def list_tokens(self, text: str, prompt: str, *, has_specials: bool) -> TokenList:
+        """Return every token of a text, however long it is."""
+        return list_tokens(self._tokenizer, self._frame if has_specials else self._no_frame, prompt, _mend(text))
+
+    def decode(self, ids: Sequence[int], *, skips_specials: bool) -> str:
+        """Return the text of token ids, which must lie in the vocabulary."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skips_specials))
 
     def token_of(self, token_id: int) -> str:
         """Return a token id's text."""

@@ -1,66 +1,92 @@
-// Attention of one sequence and one head: six queries against all keys at a time, so that the scores of a tile stay in
-// the first-level cache and no [length, length] matrix is made. A query's result does not depend on its tile.
+// Attention over tiles of keys: a tile's keys and values are packed once for all queries and heads that share them, and
+// six queries at a time meet it. A query's largest score and its sum go on from tile to tile, so that nothing longer
+// than a tile is stored. Tiles begin at multiples of their size from the text's first token, and what a query does not
+// see counts as exactly 0: its result depends neither on which queries are computed with it nor on where keys are kept.
+// A Format says how rows are packed and multiplied.
 #pragma once
 
 namespace forebay {
 namespace {
 
-inline long padded_keys(int length) { return round_up(length, kPanel); }
-inline long padded_size(int size) { return round_up(size, Vec::width < 16 ? 16 : Vec::width); }
+constexpr float kInfinity = __builtin_inff();
 
-long attention_scratch(int length, int size) {
-  return padded_keys(length) * size + length * padded_size(size) + kTileRows * padded_keys(length) + kPanel;
+// Keys of a tile: 128 KB of keys and as much of values stay in the second-level cache.
+inline int tile_keys(int size) {
+  const int keys = 32768 / size / 64 * 64;
+  return keys < 64 ? 64 : keys > 512 ? 512 : keys;
 }
 
-// Keys as panels [size, kPanel] of a packed weight, the missing ones 0.
-inline void pack_keys(const AttentionArgs& g, float* packed) {
-  for (int first = 0; first < g.length; first += kPanel, packed += static_cast<long>(g.size) * kPanel) {
-    const int keys = g.length - first < kPanel ? g.length - first : kPanel;
-    const float* k = g.k + first * g.stride;
-    for (int j = 0; j < keys; ++j)
-      for (int i = 0; i < g.size; ++i) packed[i * kPanel + j] = k[j * g.stride + i];
-    for (int j = keys; j < kPanel; ++j)
-      for (int i = 0; i < g.size; ++i) packed[i * kPanel + j] = 0.0f;
-  }
+inline const float* token_row(const AttentionArgs& g, const TokenRows& rows, int token) {
+  return token < g.before ? rows.kept + g.slots[token] * rows.kept_stride : rows.own + (token - g.before) * rows.stride;
 }
 
-inline void copy_values(const AttentionArgs& g, float* values) {
-  const long width = padded_size(g.size);
-  for (int j = 0; j < g.length; ++j, values += width) {
-    const float* v = g.v + j * g.stride;
-    int i = 0;
-    for (; i + Vec::width <= g.size; i += Vec::width) Vec::store(values + i, Vec::load(v + i));
-    for (; i < width; ++i) values[i] = i < g.size ? v[i] : 0.0f;
+// The keys that a query sees: [seen_from, seen_to).
+inline int seen_from(const AttentionArgs& g, int query) {
+  return g.window && query >= g.window ? query - g.window + 1 : 0;
+}
+inline int seen_to(const AttentionArgs& g, int query) {
+  const int end = g.is_causal ? query + 1 : g.window ? query + g.window : g.keys;
+  return end < g.keys ? end : g.keys;
+}
+
+// What is known of a query after some tiles.
+struct Softmax {
+  float top, sum;
+};
+
+// Where the parts of the scratch begin, in bytes.
+template <class Format>
+struct Room {
+  long keys, values, rows, scores, states, end;
+  Room(int size, int queries) {
+    const int tile = tile_keys(size);
+    keys = 0;
+    values = keys + round_up(Format::key_bytes(tile, size), 64);
+    rows = values + round_up(Format::value_bytes(tile, size), 64);
+    scores = rows + round_up(Format::row_bytes(tile, size), 64);
+    states = scores + static_cast<long>(kTileRows) * round_up(tile, kPanel) * 4;
+    end = round_up(states + static_cast<long>(queries) * static_cast<long>(sizeof(Softmax)), 64);
   }
+};
+
+template <class Format>
+long attention_scratch(int size, int queries) {
+  return Room<Format>(size, queries).end / 4;
 }
 
 // score → scale * score + bias, in place.
-inline void add_bias(float* scores, int length, float scale, const float* bias) {
+inline void add_bias(float* scores, int count, float scale, const float* bias) {
   const T factor = Vec::set1(scale);
-  for (int j = 0; j < length; j += Vec::width) {
-    const int count = length - j < Vec::width ? length - j : Vec::width;
-    Vec::store(scores + j, Vec::fma(Vec::load(scores + j), factor, Vec::load_part(bias + j, count)));
+  for (int j = 0; j < count; j += Vec::width) {
+    const int part = count - j < Vec::width ? count - j : Vec::width;
+    Vec::store(scores + j, Vec::fma(Vec::load(scores + j), factor, Vec::load_part(bias + j, part)));
   }
 }
 
-// score → e^(scale * (score - max)), in place; returns the reciprocal of their sum.
-inline float soften(float* scores, int length, float scale) {
-  const int whole = length / Vec::width * Vec::width, rest = length - whole;
-  T best = Vec::set1(-__builtin_inff());
-  if (rest) {
-    const T s = Vec::keep_first(Vec::load(scores + whole), rest, best);
-    Vec::store(scores + whole, s);
-    best = s;
-  }
-  for (int j = 0; j < whole; j += Vec::width) best = Vec::max(best, Vec::load(scores + j));
-  const T top = Vec::set1(reduce_max(best)), factor = Vec::set1(scale * 1.44269504f);
+// score → cap tanh(scale * score / cap), in place.
+inline void cap_scores(float* scores, int count, float scale, float cap) {
+  const T factor = Vec::set1(scale), inverse = Vec::set1(cap), limit = Vec::set1(cap);
+  for (int j = 0; j < count; j += Vec::width)
+    Vec::store(scores + j, Vec::mul(tanh(Vec::div(Vec::mul(Vec::load(scores + j), factor), inverse)), limit));
+}
+
+// score → e^(scale * (score - top)), in place, for whole vectors; returns what the sums before are worth now.
+inline float soften(float* scores, int count, float scale, Softmax& state) {
+  T best = Vec::set1(-kInfinity);
+  for (int j = 0; j < count; j += Vec::width) best = Vec::max(best, Vec::load(scores + j));
+  const float found = reduce_max(best), before = state.top;
+  if (found > before) state.top = found;
+  const T from = Vec::set1(state.top > -kInfinity ? state.top : 0.0f), factor = Vec::set1(scale * 1.44269504f);
   T sum = Vec::set1(0.0f);
-  for (int j = 0; j < length; j += Vec::width) {
-    const T e = exp2_of_negative(Vec::mul(Vec::sub(Vec::load(scores + j), top), factor));
+  for (int j = 0; j < count; j += Vec::width) {
+    const T e = exp2_of_negative(Vec::mul(Vec::sub(Vec::load(scores + j), from), factor));
     Vec::store(scores + j, e);
     sum = Vec::add(sum, e);
   }
-  return 1.0f / reduce_add(sum);
+  float kept[Vec::width];
+  Vec::store(kept, exp2_of_negative(Vec::mul(Vec::sub(Vec::set1(before), from), factor)));
+  state.sum = state.sum * kept[0] + reduce_add(sum);
+  return kept[0];
 }
 
 inline void scale_row(float* row, int size, float factor) {
@@ -70,39 +96,72 @@ inline void scale_row(float* row, int size, float factor) {
   if (i < size) Vec::store_part(row + i, Vec::mul(Vec::load_part(row + i, size - i), f), size - i);
 }
 
-void attention(const AttentionArgs& g) {
-  const long keys = padded_keys(g.length), width = padded_size(g.size);
-  float* packed = g.scratch;
-  float* values = packed + keys * g.size;
-  float* scores = values + g.length * width;
-  pack_keys(g, packed);
-  copy_values(g, values);
-  const int height = even_height(g.length);
-  for (int row = 0; row < g.length; row += height) {
-    const int rows = g.length - row < height ? g.length - row : height;
-    for (int first = 0; first < g.length; first += kPanel) {
-      // Whole vectors are written: the row has room for them, and what lies past the end is masked below.
-      const Cut cut(g.length - first < kPanel ? g.length - first : kPanel);
-      find_tile(rows, cut.vecs)({g.q + row * g.stride, g.stride, packed + static_cast<long>(first) * g.size, kPanel,
-                                 g.size, packed, nullptr, nullptr, 0, scores + first, keys, Vec::width});
-    }
-    float shares[kTileRows];
-    for (int r = 0; r < rows; ++r) {
-      float* own = scores + r * keys;
-      if (g.bias) add_bias(own, g.length, g.scale, g.bias + (row + r) * g.bias_stride);
-      shares[r] = soften(own, g.length, g.bias ? 1.0f : g.scale);
-    }
-    float* dst = g.dst + row * g.dst_stride;
-    for (int first = 0; first < g.size; first += kPanel) {
-      const Cut cut(g.size - first < kPanel ? g.size - first : kPanel);
-      find_tile(rows, cut.vecs)({scores, keys, values + first, width, g.length, values, nullptr, nullptr, 0, dst + first,
-                                 g.dst_stride, cut.last});
-    }
-    for (int r = 0; r < rows; ++r) scale_row(dst + r * g.dst_stride, g.size, shares[r]);
-  }
+// Keys of a tile that queries are multiplied with, from the tile's first on: `low` begins a panel.
+struct Span {
+  int tile, low, high;
+};
+
+// Scores of one query over a span → weights; returns what the sums before are worth now.
+inline float weigh(const AttentionArgs& g, int head, int query, const Span& span, float* scores, Softmax& state) {
+  float* const own = scores + span.low;
+  const int count = span.high - span.low, start = span.tile + span.low;
+  float scale = g.scale;
+  if (g.soft_cap > 0) cap_scores(own, count, scale, g.soft_cap), scale = 1.0f;
+  if (g.bias) add_bias(own, count, scale, g.bias + head * g.bias_head + query * g.bias_stride + start), scale = 1.0f;
+  const int from = seen_from(g, query) - start, to = seen_to(g, query) - start;
+  for (int j = 0; j < from && j < count; ++j) own[j] = -kInfinity;
+  for (int j = to > 0 ? to : 0, end = static_cast<int>(round_up(count, Vec::width)); j < end; ++j) own[j] = -kInfinity;
+  return soften(own, count, scale, state);
 }
 
-[[maybe_unused]] constexpr AttentionKernel kFloatAttention{attention_scratch, attention};
+// Some queries of a head, `row` the first, meet a tile.
+template <class Format>
+inline void meet(const AttentionArgs& g, const Room<Format>& room, int head, int row, int rows, int tile) {
+  const int query = g.first + row, from = seen_from(g, query), to = seen_to(g, query + rows - 1);
+  const int count = tile_keys(g.size);
+  const Span span{tile, from > tile ? (from - tile) / kPanel * kPanel : 0, to - tile < count ? to - tile : count};
+  if (span.high <= span.low) return;
+  char* const scratch = reinterpret_cast<char*>(g.scratch);
+  float* const scores = reinterpret_cast<float*>(scratch + room.scores);
+  const long stride = round_up(count, kPanel);
+  Softmax* const states = reinterpret_cast<Softmax*>(scratch + room.states) + static_cast<long>(head) * g.rows + row;
+  float* const dst = g.dst + head * g.dst_head + row * g.dst_stride;
+  Format::score(g, g.q + head * g.q_head + row * g.q_stride, rows, span, scratch + room.keys, scratch + room.rows, scores,
+                stride);
+  const bool is_first = tile <= from;
+  for (int r = 0; r < rows; ++r) {
+    const float kept = weigh(g, head, query + r, span, scores + r * stride, states[r]);
+    if (!is_first) scale_row(dst + r * g.dst_stride, g.size, kept);
+  }
+  Format::mix(g, scores, stride, rows, span, scratch + room.values, scratch + room.rows, dst, !is_first);
+}
+
+template <class Format>
+void attention(const AttentionArgs& g) {
+  if (g.rows == 0) return;
+  const Room<Format> room(g.size, g.heads * g.rows);
+  char* const scratch = reinterpret_cast<char*>(g.scratch);
+  Softmax* const states = reinterpret_cast<Softmax*>(scratch + room.states);
+  for (int i = 0; i < g.heads * g.rows; ++i) states[i] = {-kInfinity, 0.0f};
+  const int height = even_height(g.rows), tile = tile_keys(g.size), end = seen_to(g, g.first + g.rows - 1);
+  for (int start = seen_from(g, g.first) / tile * tile; start < end; start += tile) {
+    const int count = end - start < tile ? end - start : tile;
+    Format::pack_keys(g, start, count, scratch + room.keys, scratch + room.rows);
+    Format::pack_values(g, start, count, scratch + room.values);
+    for (int head = 0; head < g.heads; ++head)
+      for (int row = 0; row < g.rows; row += height)
+        meet(g, room, head, row, g.rows - row < height ? g.rows - row : height, start);
+  }
+  for (int head = 0; head < g.heads; ++head)
+    for (int row = 0; row < g.rows; ++row) {
+      float* const dst = g.dst + head * g.dst_head + row * g.dst_stride;
+      const float sum = states[static_cast<long>(head) * g.rows + row].sum;
+      if (sum == 0.0f)  // it sees nothing
+        __builtin_memset(dst, 0, g.size * sizeof(float));
+      else
+        scale_row(dst, g.size, 1.0f / sum);
+    }
+}
 
 }  // namespace
 }  // namespace forebay

@@ -1,6 +1,7 @@
 // The kernels of one instruction set as a table of functions: what the program calls, and all it knows of them.
 // Every function works on rows, and a row's result depends on nothing but that row (attention: that sequence).
 #pragma once
+#include <cstdint>
 
 namespace forebay {
 
@@ -34,29 +35,48 @@ struct LinearKernel {
   void (*run)(const LinearArgs&);
 };
 
-// One sequence, one head. q, k and v are [length, size] with a common row stride. bias [length, length] may be null.
-struct AttentionArgs {
-  const float *q, *k, *v;
+// Keys, or values, of the tokens of one text: rows of `size` floats. Those of the first `before` tokens are kept ones,
+// each at its slot; the others stand one after the other.
+struct TokenRows {
+  const float* own;
   long stride;
+  const float* kept;
+  long kept_stride;
+};
+
+// Queries of one text, `rows` tokens from the token `first` on, and of `heads` heads that share keys and values.
+// Query i sees key j < keys where j ≤ i if causal, and |i - j| < window if there is one (0: none). `bias` [heads,
+// tokens, keys], added to the scaled scores, may be null. soft_cap c (0: none) makes c tanh(score / c) of scores.
+struct AttentionArgs {
+  const float* q;
+  long q_stride, q_head;  // from token to token, from head to head
+  TokenRows k, v;
+  const std::int64_t* slots;
+  int before;
   float* dst;
-  long dst_stride;
-  int length, size;
+  long dst_stride, dst_head;
+  int heads, first, rows, keys, size;
   float scale;
+  bool is_causal;
+  int window;
+  float soft_cap;
   const float* bias;
-  long bias_stride;
-  float* scratch;  // AttentionKernel::scratch(length, size) floats
+  long bias_stride, bias_head;
+  float* scratch;  // AttentionKernel::scratch(size, heads * rows) floats
 };
 
 struct AttentionKernel {
-  long (*scratch)(int length, int size);
+  long (*scratch)(int size, int queries);
   void (*run)(const AttentionArgs&);
 };
 
-struct LayerNormArgs {
+// dst = norm(src) * weight [+ bias] [+ residual]
+struct NormArgs {
   const float* src;
   float* dst;  // may be src
+  const float* residual;  // or null
   int rows, width;
-  const float *weight, *bias;
+  const float *weight, *bias;  // RMS norms read no bias
   float eps;
 };
 
@@ -70,13 +90,37 @@ struct MaxSimArgs {
   float* scratch;  // max_sim_scratch(count) floats
 };
 
+// Heads of rows, in place: each is RMS-normalised if there is a weight [size], then the two halves of its first
+// 2 * half numbers are rotated against each other by the angles of the row's position: table [positions, cosines | sines].
+struct TurnArgs {
+  float* head;
+  long stride;
+  int rows, heads, step, size;  // step: from head to head
+  const float* weight;          // or null
+  float eps;
+  const float* table;             // or null
+  const std::int64_t* positions;  // rows of the table
+  int half;
+};
+
+// dst [rows, width] = activation(src[:, :width]) * src[:, width:]
+struct GateArgs {
+  const float* src;
+  float* dst;
+  int rows, width;
+  Activation activation;
+};
+
 struct Kernels {
   const char* name;
   int panel;      // columns of a packed panel
   int tile_rows;  // rows of the largest tile: cuts between row blocks are best made at its multiples
   const LinearKernel* linear[kPrecisions];  // by Precision; null where the processor lacks the instructions
   const AttentionKernel* attention[kPrecisions];  // by Precision, never null
-  void (*layer_norm)(const LayerNormArgs&);
+  void (*layer_norm)(const NormArgs&);
+  void (*rms_norm)(const NormArgs&);
+  void (*turn)(const TurnArgs&);
+  void (*gate)(const GateArgs&);
   void (*add)(const float* src, float* dst, int count);  // dst += src
   void (*activate)(Activation, float* values, int count);
   long (*max_sim_scratch)(int count);

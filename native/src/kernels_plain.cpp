@@ -6,14 +6,17 @@
 #include "math.hpp"
 #include "gemm.hpp"
 #include "attention.hpp"
+#include "attention_float.hpp"
 #include "norm.hpp"
 #include "maxsim.hpp"
+#include "heads.hpp"
 
 namespace forebay {
 
 const Kernels* plain_kernels() {
   static constexpr Kernels table{"plain", kPanel, kTileRows, {&kFloatLinear, nullptr, nullptr},
-                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, add, activate,
+                                 {&kFloatAttention, &kFloatAttention, &kFloatAttention}, layer_norm, rms_norm,
+                                 turn, gate, add, activate,
                                  max_sim_scratch, max_sim};
   return &table;
 }

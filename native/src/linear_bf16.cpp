@@ -76,7 +76,7 @@ struct Bf16 {
 namespace forebay {
 
 const AttentionKernel* avx512_bf16_attention() {
-  static constexpr AttentionKernel kernel{bf16_attention_scratch, bf16_attention};
+  static constexpr AttentionKernel kernel{attention_scratch<Bf16Rows>, attention<Bf16Rows>};
   return __builtin_cpu_supports("avx512bf16") ? &kernel : nullptr;
 }
 

@@ -1,35 +1,16 @@
-// The Python face: forebay._native. Arrays are checked here once; below this file sizes are trusted.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
+// The Python face: forebay._native. Arrays are checked here and in step.hpp; below these files sizes are trusted.
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <map>
-#include <stdexcept>
-#include <string>
 
 #include "maxsim_documents.hpp"
 #include "program.hpp"
 #include "segments.hpp"
+#include "step.hpp"
 
-namespace nb = nanobind;
 using namespace forebay;
 
 namespace {
-
-template <class T, int N>
-using Array = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
-using Matrix = Array<const float, 2>;
-using Vector = Array<const float, 1>;
-using Ids = Array<const std::int64_t, 1>;
-
-void require(bool is_true, const char* what) {
-  if (!is_true) throw std::invalid_argument(what);
-}
 
 const Kernels& find_kernels(const std::string& name) {
   for (const Kernels* k : {avx512_kernels(), avx2_kernels(), plain_kernels()})
@@ -76,8 +57,8 @@ int width_of(const Program& program, int slot) {
   return program.slots()[slot].width;
 }
 
-void embed(Program& program, int dst, const std::vector<std::pair<Matrix, int>>& tables) {
-  Op op{.kind = Op::Kind::embed, .dst = dst};
+void embed(Program& program, int dst, const std::vector<std::pair<Matrix, int>>& tables, float factor) {
+  Op op{.kind = Op::Kind::embed, .dst = dst, .factor = factor};
   for (const auto& [rows, source] : tables) {
     require(static_cast<int>(rows.shape(1)) == width_of(program, dst), "a table is not as wide as its slot");
     require(source >= 0 && source < 3, "there is no such source");
@@ -100,59 +81,71 @@ void linear(Program& program, int src, int dst, std::shared_ptr<PackedLinear> we
                   .activation = find_activation(activation)});
 }
 
-void layer_norm(Program& program, int src, int dst, const Vector& weight, const Vector& bias, float eps) {
+void layer_norm(Program& program, int src, int dst, const Vector& weight, std::optional<Vector> bias, float eps) {
   const auto width = static_cast<std::size_t>(width_of(program, src));
-  require(weight.size() == width && bias.size() == width, "a norm of another width than its slot");
+  require(weight.size() == width && (!bias || bias->size() == width), "a norm of another width than its slot");
   require(width_of(program, dst) == width_of(program, src), "slots of other widths");
-  program.append({.kind = Op::Kind::layer_norm, .src = src, .dst = dst, .weight = copy(weight), .bias = copy(bias), .eps = eps});
+  Op op{.kind = Op::Kind::layer_norm, .src = src, .dst = dst, .weight = copy(weight), .eps = eps};
+  if (bias) op.bias = copy(*bias);
+  program.append(std::move(op));
 }
 
-void attention(Program& program, int src, int dst, int num_heads, const std::string& precision) {
-  const int width = width_of(program, dst);
-  require(num_heads > 0 && width % num_heads == 0 && width_of(program, src) == 3 * width, "slots of other widths");
-  require(program.slots()[src].is_global && program.slots()[dst].is_global, "attention needs global slots");
+void rms_norm(Program& program, int src, int dst, const Vector& weight, float eps, int residual) {
+  const int width = width_of(program, src);
+  require(static_cast<int>(weight.size()) == width, "a norm of another width than its slot");
+  require(width_of(program, dst) == width && (residual < 0 || width_of(program, residual) == width), "slots of other widths");
+  program.append({.kind = Op::Kind::rms_norm, .src = src, .dst = dst, .residual = residual, .weight = copy(weight), .eps = eps});
+}
+
+void gate(Program& program, int src, int dst, const std::string& activation) {
+  require(width_of(program, src) == 2 * width_of(program, dst), "slots of other widths");
+  program.append({.kind = Op::Kind::gate, .src = src, .dst = dst, .activation = find_activation(activation)});
+}
+
+// Heads of queries, heads of keys, their size, whether they alternate.
+using HeadNumbers = std::tuple<int, int, int, bool>;
+
+Heads read_heads(const Program& program, int src, const HeadNumbers& numbers) {
+  const auto [count, kv_count, size, is_alternating] = numbers;
+  require(count > 0 && kv_count > 0 && size > 0 && count % kv_count == 0, "heads must be a multiple of those of keys");
+  require(!is_alternating || count == kv_count, "alternating heads have keys of their own");
+  const Heads heads{count, kv_count, size, is_alternating};
+  require(heads.width() == width_of(program, src), "slots of other widths");
+  require(program.slots()[src].is_global, "attention needs global slots");
+  return heads;
+}
+
+void turn(Program& program, int src, const HeadNumbers& heads, std::optional<Matrix> weights, float eps, int angles) {
+  Op op{.kind = Op::Kind::turn, .src = src, .eps = eps, .attention = {.heads = read_heads(program, src, heads)}};
+  op.angles = angles;
+  if (weights) {
+    require(weights->shape(0) == 2 && static_cast<int>(weights->shape(1)) == op.attention.heads.size, "norms of another width");
+    op.weight = Floats(weights->size());
+    std::copy_n(weights->data(), weights->size(), op.weight.data());
+  }
+  program.append(std::move(op));
+}
+
+void keep(Program& program, int src, const HeadNumbers& heads, int layer) {
+  program.append({.kind = Op::Kind::keep, .src = src, .attention = {.heads = read_heads(program, src, heads), .layer = layer}});
+}
+
+void attention(Program& program, int src, int dst, const HeadNumbers& numbers, float scale, bool is_causal, int window,
+               float soft_cap, int layer, const std::string& precision) {
+  const Heads heads = read_heads(program, src, numbers);
+  require(width_of(program, dst) == heads.count * heads.size, "slots of other widths");
+  require(program.slots()[dst].is_global, "attention needs global slots");
+  require(window >= 0 && soft_cap >= 0 && layer >= 0, "window, soft cap and layer must not be below 0");
+  const AttentionKernel* kernel = program.kernels().attention[static_cast<int>(find_precision(precision))];
   program.append({.kind = Op::Kind::attention,
                   .src = src,
                   .dst = dst,
-                  .num_heads = num_heads,
-                  .attention = program.kernels().attention[static_cast<int>(find_precision(precision))]});
+                  .attention = {heads, layer, scale, is_causal, window, soft_cap, kernel}});
 }
 
 void show(Program& program, int src, int state) {
   width_of(program, src);
   program.append({.kind = Op::Kind::show, .src = src, .state = state});
-}
-
-using Bias = nb::ndarray<const float, nb::ndim<3>, nb::device::cpu>;
-
-void run(Program& program, const Ids& ids, const Ids& positions, std::optional<Ids> types, const Ids& borders,
-         std::optional<Bias> bias, Array<float, 3> out, int threads, const std::string& cut) {
-  const auto tokens = ids.size();
-  require(positions.size() == tokens && (!types || types->size() == tokens), "ids, positions and types differ in length");
-  require(borders.size() > 0 && borders.data()[0] == 0, "borders must begin with 0");
-  std::int64_t longest = 0;
-  for (std::size_t i = 1; i < borders.size(); ++i) {
-    require(borders.data()[i] >= borders.data()[i - 1], "borders must not fall");
-    longest = std::max(longest, borders.data()[i] - borders.data()[i - 1]);
-  }
-  require(borders.data()[borders.size() - 1] == static_cast<std::int64_t>(tokens), "borders must end with the ids");
-  const auto states = static_cast<std::size_t>(program.num_states());
-  require(out.shape(1) == tokens && (out.shape(0) == 1 || out.shape(0) == states), "out must be [1 or states, tokens, width]");
-  require(!bias || ((bias->stride(2) == 1 || bias->shape(2) == 1) && static_cast<std::int64_t>(bias->shape(1)) >= longest &&
-                    static_cast<std::int64_t>(bias->shape(2)) >= longest), "the bias does not cover the longest sequence");
-  require(threads > 0 && threads <= 1024, "threads must be 1 to 1024");
-  const Step step{{ids.data(), positions.data(), types ? types->data() : nullptr},
-                  borders.data(),
-                  static_cast<int>(borders.size()) - 1,
-                  bias ? bias->data() : nullptr,
-                  bias ? static_cast<long>(bias->stride(0)) : 0,
-                  bias ? static_cast<long>(bias->stride(1)) : 0,
-                  out.data(),
-                  out.shape(0) == states,
-                  threads};
-  const Cut how = cut == "groups" ? Cut::groups : cut == "rows" ? Cut::rows : Cut::automatic;
-  const nb::gil_scoped_release release;
-  program.run(step, how);
 }
 
 void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const Vector& weights, Array<float, 2> out) {
@@ -236,14 +229,21 @@ NB_MODULE(_native, m) {
         for (const auto& [width, is_global] : slots) made.push_back({width, is_global});
         new (self) Program(find_kernels(kernels), std::move(made));
       }, nb::arg("kernels"), nb::arg("slots"))
-      .def("embed", &embed, nb::arg("dst"), nb::arg("tables"), nb::keep_alive<1, 3>())
+      .def("embed", &embed, nb::arg("dst"), nb::arg("tables"), nb::arg("factor") = 1.0f, nb::keep_alive<1, 3>())
       .def("linear", &linear, nb::arg("src"), nb::arg("dst"), nb::arg("weights"), nb::arg("activation"), nb::arg("residual"))
-      .def("layer_norm", &layer_norm, nb::arg("src"), nb::arg("dst"), nb::arg("weight"), nb::arg("bias"), nb::arg("eps"))
-      .def("attention", &attention, nb::arg("src"), nb::arg("dst"), nb::arg("num_heads"),
+      .def("layer_norm", &layer_norm, nb::arg("src"), nb::arg("dst"), nb::arg("weight"), nb::arg("bias").none(),
+           nb::arg("eps"))
+      .def("rms_norm", &rms_norm, nb::arg("src"), nb::arg("dst"), nb::arg("weight"), nb::arg("eps"), nb::arg("residual"))
+      .def("gate", &gate, nb::arg("src"), nb::arg("dst"), nb::arg("activation"))
+      .def("turn", &turn, nb::arg("src"), nb::arg("heads"), nb::arg("weights").none(), nb::arg("eps"), nb::arg("angles"))
+      .def("keep", &keep, nb::arg("src"), nb::arg("heads"), nb::arg("layer"))
+      .def("attention", &attention, nb::arg("src"), nb::arg("dst"), nb::arg("heads"), nb::arg("scale"),
+           nb::arg("is_causal") = false, nb::arg("window") = 0, nb::arg("soft_cap") = 0.0f, nb::arg("layer") = 0,
            nb::arg("precision") = "float32")
       .def("show", &show, nb::arg("src"), nb::arg("state"))
       .def("run", &run, nb::arg("ids"), nb::arg("positions"), nb::arg("types").none(), nb::arg("borders"),
-           nb::arg("bias").none(), nb::arg("out"), nb::arg("threads"), nb::arg("cut") = "automatic");
+           nb::arg("bias").none(), nb::arg("out"), nb::arg("threads"), nb::arg("cut") = "automatic",
+           nb::arg("seen") = nb::none(), nb::arg("angles") = AngleTables(), nb::arg("pages") = nb::none());
   m.def("weighted_sums", &sum_segments, nb::arg("rows"), nb::arg("starts"), nb::arg("lens"), nb::arg("weights"),
         nb::arg("out"), "Sums of weighted rows over segments.");
   m.def("max_sim", &max_sim, nb::arg("kernels"), nb::arg("query"), nb::arg("arrays"), nb::arg("lens"), nb::arg("out"),

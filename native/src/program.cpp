@@ -1,8 +1,8 @@
+// Programs: how their rows are cut over blocks and threads. What an operation does to its rows is in operations.cpp.
 #include "program.hpp"
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -12,8 +12,8 @@ namespace forebay {
 
 namespace {
 constexpr long kGroupRows = 512;  // a thread's activations then stay near it, and weights are read seldom enough
-constexpr int kBlockRows = 96;    // rows that pass through a whole stretch together: a multiple of every tile's height
 constexpr long kMinSharedRows = 32;  // fewer are done sooner by one thread than by waking another
+constexpr int kPartRows = 192;       // queries that are computed together where threads share a sequence
 constexpr double kMaxIdle = 1.15;    // groups may take so many times longer than an even share of the rows would
 
 long block_rows(long rows) {
@@ -30,14 +30,6 @@ PackedLinear::PackedLinear(const Kernels& k, Precision precision, const float* w
   std::fill_n(bias.data(), bias.size(), 0.0f);
   if (b) std::copy_n(b, out, bias.data());
 }
-
-// Where the rows of a group stand: each slot's rows are contiguous.
-struct Program::Place {
-  const Group& group;
-  float* global;
-  float* local;
-  float* scratch;
-};
 
 Program::Program(const Kernels& kernels, std::vector<Slot> slots) : kernels_(kernels), slots_(std::move(slots)) {
   for (const Slot& slot : slots_) {
@@ -72,6 +64,20 @@ void Program::check(const Step& step) const {
     }
 }
 
+void Program::check_angles(const std::vector<Angles>& angles) const {
+  for (const Op& op : ops_)
+    if (op.angles >= 0 && (op.angles >= static_cast<int>(angles.size()) ||
+                           2 * angles[op.angles].half > op.attention.heads.size))
+      throw std::invalid_argument("a table of angles is missing, or wider than a head");
+}
+
+void Program::check_kept(int layers, int width) const {
+  for (const Op& op : ops_)
+    if (op.kind == Op::Kind::keep &&
+        (op.attention.layer >= layers || op.attention.heads.kv_count * op.attention.heads.size != width))
+      throw std::invalid_argument("keys are kept for fewer layers, or in another width");
+}
+
 void Program::make_groups(const Step& step) {
   groups_.clear();
   const long tokens = step.tokens();
@@ -98,16 +104,31 @@ bool Program::are_balanced(const Step& step) const {
   return static_cast<double>(*std::max_element(busy.begin(), busy.end())) <= kMaxIdle * even;
 }
 
+// Whole sequences, or pieces of them, the last first: causal ones have most to do.
+void Program::make_parts(const Step& step, bool by_rows) {
+  parts_.clear();
+  for (int seq = 0; seq < step.num_seqs; ++seq) {
+    const int length = step.length(seq), pieces = by_rows ? (length + kPartRows - 1) / kPartRows : 1;
+    for (int piece = pieces - 1; piece >= 0 && length; --piece) {
+      const int first = by_rows ? piece * kPartRows : 0;
+      parts_.push_back({seq, first, by_rows ? std::min(kPartRows, length - first) : length});
+    }
+  }
+}
+
 void Program::reserve(const Step& step, bool by_rows) {
   globals_.resize(std::max<std::size_t>(globals_.size(), step.threads));
   locals_.resize(globals_.size());
   scratch_.resize(globals_.size());
-  long most_rows = by_rows ? step.tokens() : 0, longest = 0, scratch = 0;
+  long most_rows = by_rows ? step.tokens() : 0, scratch = 0;
+  int queries = 0;
   for (const Group& group : groups_) most_rows = std::max(most_rows, group.rows);
-  for (int seq = 0; seq < step.num_seqs; ++seq) longest = std::max<long>(longest, step.borders[seq + 1] - step.borders[seq]);
+  for (const Part& part : parts_) queries = std::max(queries, part.rows);
   for (const Op& op : ops_) {
-    if (op.kind == Op::Kind::attention)
-      scratch = std::max(scratch, op.attention->scratch(static_cast<int>(longest), slots_[op.dst].width / op.num_heads));
+    if (op.kind == Op::Kind::attention) {
+      const Heads& heads = op.attention.heads;
+      scratch = std::max(scratch, op.attention.kernel->scratch(heads.size, queries * (heads.count / heads.kv_count)));
+    }
     if (op.kind == Op::Kind::linear) scratch = std::max(scratch, op.linear->kernel->scratch(kBlockRows, op.linear->in));
   }
   for (int worker = 0; worker < step.threads; ++worker) {
@@ -123,7 +144,7 @@ struct Program::Run {
   bool by_rows;
   Barrier barrier;
   std::atomic<int> next_group;               // counts down: batches are ordered by length, and the longest go first
-  std::vector<std::atomic<long>> next_unit;  // by stretch: attention's (sequence, head) pairs are taken one by one
+  std::vector<std::atomic<long>> next_unit;  // by stretch: attention's (part, head) pairs are taken one by one
 };
 
 void Program::run(const Step& given, Cut cut) {
@@ -134,7 +155,9 @@ void Program::run(const Step& given, Cut cut) {
   Step step = given;
   if (step.tokens() < kMinSharedRows && cut == Cut::automatic) step.threads = 1;
   make_groups(step);
-  const bool by_rows = cut == Cut::rows || (cut == Cut::automatic && step.threads > 1 && !are_balanced(step));
+  const bool is_shared = step.kept && step.kept->is_shared;
+  const bool by_rows = cut == Cut::rows || is_shared || (cut == Cut::automatic && step.threads > 1 && !are_balanced(step));
+  make_parts(step, by_rows);
   reserve(step, by_rows);
   Run run{*this, step, by_rows, Barrier(step.threads), static_cast<int>(groups_.size()) - 1,
           std::vector<std::atomic<long>>(by_rows ? stretches_.size() : 0)};
@@ -155,8 +178,10 @@ void Program::run_group(const Step& step, const Group& group, int worker) {
       continue;
     }
     const Op& op = ops_[stretch.first];
-    for (int seq = group.first_seq; seq < group.last_seq; ++seq)
-      for (int head = 0; head < op.num_heads; ++head) attend(step, op, place, seq, head);
+    auto part = std::lower_bound(parts_.begin(), parts_.end(), group.first_seq,
+                                 [](const Part& one, int seq) { return one.seq < seq; });
+    for (; part != parts_.end() && part->seq < group.last_seq; ++part)
+      for (int head = 0; head < op.attention.heads.kv_count; ++head) attend(step, op, place, *part, head);
   }
 }
 
@@ -170,9 +195,10 @@ void Program::share_rows(Run& run, int worker) {
     const Stretch& stretch = stretches_[i];
     if (stretch.is_attention) {
       const Op& op = ops_[stretch.first];
-      const long units = static_cast<long>(step.num_seqs) * op.num_heads;
+      const int heads = op.attention.heads.kv_count;
+      const long units = static_cast<long>(parts_.size()) * heads;
       for (long unit; (unit = run.next_unit[i].fetch_add(1, std::memory_order_relaxed)) < units;)
-        attend(step, op, place, static_cast<int>(unit / op.num_heads), static_cast<int>(unit % op.num_heads));
+        attend(step, op, place, parts_[unit / heads], static_cast<int>(unit % heads));
     } else {
       run_rows(step, stretch, place, first, last);
     }
@@ -185,60 +211,6 @@ void Program::run_rows(const Step& step, const Stretch& stretch, const Place& pl
   for (long row = first; row < last; row += height)
     for (int i = stretch.first; i < stretch.last; ++i)
       run_op(step, ops_[i], place, row, static_cast<int>(std::min(height, last - row)));
-}
-
-void Program::run_op(const Step& step, const Op& op, const Place& place, long first, int rows) const {
-  auto at = [&](int slot) -> float* {
-    if (slot < 0) return nullptr;
-    if (!slots_[slot].is_global) return place.local + offsets_[slot] * kBlockRows;
-    return place.global + offsets_[slot] * place.group.rows + first * slots_[slot].width;
-  };
-  const long batch_row = place.group.first_row + first;
-  switch (op.kind) {
-    case Op::Kind::embed: {
-      const int width = slots_[op.dst].width;
-      for (int row = 0; row < rows; ++row) {
-        float* dst = at(op.dst) + static_cast<long>(row) * width;
-        for (const Table& table : op.tables) {
-          const std::int64_t* source = step.sources[static_cast<int>(table.source)];
-          const float* src = table.rows + (source ? source[batch_row + row] : 0) * width;
-          if (&table == op.tables.data())
-            std::memcpy(dst, src, width * sizeof(float));
-          else
-            kernels_.add(src, dst, width);
-        }
-      }
-      return;
-    }
-    case Op::Kind::linear: {
-      const PackedLinear& l = *op.linear;
-      return l.kernel->run({at(op.src), l.in, l.weight.data(), l.bias.data(), at(op.residual), l.out, at(op.dst), l.out,
-                            rows, l.in, l.out, op.activation, place.scratch});
-    }
-    case Op::Kind::layer_norm:
-      return kernels_.layer_norm(
-          {at(op.src), at(op.dst), rows, slots_[op.src].width, op.weight.data(), op.bias.data(), op.eps});
-    case Op::Kind::show: {
-      if (!step.every_state && op.state + 1 < num_states_) return;
-      const long width = slots_[op.src].width, plane = step.every_state ? op.state : 0;
-      std::memcpy(step.out + (plane * step.tokens() + batch_row) * width, at(op.src), rows * width * sizeof(float));
-      return;
-    }
-    case Op::Kind::attention: return;  // has its own stretch
-  }
-}
-
-void Program::attend(const Step& step, const Op& op, const Place& place, int seq, int head) const {
-  const long first = step.borders[seq] - place.group.first_row;
-  const int length = static_cast<int>(step.borders[seq + 1] - step.borders[seq]);
-  if (length == 0) return;
-  const long width = slots_[op.dst].width, stride = slots_[op.src].width;
-  const int size = static_cast<int>(width) / op.num_heads;
-  const float* q = place.global + offsets_[op.src] * place.group.rows + first * stride + head * size;
-  float* dst = place.global + offsets_[op.dst] * place.group.rows + first * width + head * size;
-  const float* bias = step.bias ? step.bias + head * step.bias_head_stride : nullptr;
-  op.attention->run({q, q + width, q + 2 * width, stride, dst, width, length, size,
-                      1.0f / __builtin_sqrtf(static_cast<float>(size)), bias, step.bias_row_stride, place.scratch});
 }
 
 }  // namespace forebay

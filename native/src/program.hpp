@@ -1,4 +1,4 @@
-// An encoder as a list of operations on the rows of a flat batch, and how a step of it runs on several threads.
+// A network as a list of operations on the rows of a flat batch, and how a step of it runs on several threads.
 //
 // Between two attentions every operation works on each row by itself; such a stretch is run on small blocks of rows, all
 // its operations on one block before the next, so that the block stays in the second-level cache. A value that is used
@@ -36,38 +36,90 @@ struct Table {
   Source source;
 };
 
+// Where queries, keys and values of each head stand in a row: all queries, all keys, all values; or, alternating, those
+// of one head and then of the next.
+struct Heads {
+  int count = 0, kv_count = 0, size = 0;
+  bool is_alternating = false;
+
+  int step() const { return is_alternating ? 3 * size : size; }
+  int query() const { return 0; }
+  int key() const { return is_alternating ? size : count * size; }
+  int value() const { return is_alternating ? 2 * size : (count + kv_count) * size; }
+  int width() const { return (count + 2 * kv_count) * size; }
+};
+
+// See AttentionArgs. `layer` is where keys and values are kept.
+struct Attention {
+  Heads heads;
+  int layer = 0;
+  float scale = 1.0f;
+  bool is_causal = false;
+  int window = 0;
+  float soft_cap = 0.0f;
+  const AttentionKernel* kernel = nullptr;
+};
+
+// Keys and values are kept by `keep`, which is done where the step says where. `turn` and `keep` change and read `src`.
 struct Op {
-  enum class Kind { embed, linear, layer_norm, attention, show };
+  enum class Kind { embed, linear, layer_norm, rms_norm, turn, keep, gate, attention, show };
   Kind kind;
   int src = -1, dst = -1, residual = -1;  // slots
   std::vector<Table> tables;                    // embed: the sum of one row of each
+  float factor = 1.0f;                          // embed: of that sum
   std::shared_ptr<const PackedLinear> linear;   // linear
-  Activation activation = Activation::none;     // linear
-  Floats weight, bias;                          // layer_norm
-  float eps = 0.0f;                             // layer_norm
-  int num_heads = 0;                            // attention
-  const AttentionKernel* attention = nullptr;   // attention
+  Activation activation = Activation::none;     // linear, gate
+  Floats weight, bias;                          // norms; turn: weights of queries' and of keys' norms
+  float eps = 0.0f;                             // norms, turn
+  Attention attention;                          // turn, keep, attention
+  int angles = -1;                              // turn: which of the step's tables of angles, or none
   int state = 0;                                // show: which layer's state this is
 };
 
+// Cosines and sines [rows, half | half], and which row is each token's.
+struct Angles {
+  const float* table;
+  const std::int64_t* rows;
+  int half;
+};
+
+// What a step keeps of keys and values, [layers, slots, width] each: those of its tokens at `slots` [tokens]; sequence i
+// goes on from before[i] tokens, which are at kept[i]. `is_shared`: some of these are kept by this very step.
+struct Kept {
+  float *keys, *values;
+  long layer_stride, width;
+  const std::int64_t* slots;
+  std::vector<const std::int64_t*> kept;
+  std::vector<int> before;
+  bool is_shared = false;
+};
+
 // One step. `sources` by Source; types may be null, which is row 0. `bias` [heads, rows, columns] may be null; it covers
-// the longest sequence. `out` is [states, tokens, width] if every_state, otherwise [tokens, width], the last state.
+// the longest sequence. `seen` tells how many of a sequence's first tokens are seen, null: all. `kept` may be null.
+// `out` is [states, tokens, width] if every_state, otherwise [tokens, width], the last state.
 struct Step {
   const std::int64_t* sources[3];
   const std::int64_t* borders;
   int num_seqs;
   const float* bias;
   long bias_head_stride, bias_row_stride;
+  const std::int64_t* seen;
+  std::vector<Angles> angles;
+  const Kept* kept;
   float* out;
   bool every_state;
   int threads;
 
   long tokens() const { return borders[num_seqs]; }
+  int length(int seq) const { return static_cast<int>(borders[seq + 1] - borders[seq]); }
 };
 
 // How a step is cut: whole sequences in groups that are taken by whichever thread is free, each of which then runs all
-// layers on its group; or, where that would leave threads idle, the rows of one group among all threads.
+// layers on its group; or, where that would leave threads idle, the rows of one group among all threads. The latter is
+// also how sequences run that read what others of the same step keep: then all keep before any reads.
 enum class Cut { automatic, groups, rows };
+
+constexpr int kBlockRows = 96;  // rows that pass through a whole stretch together: a multiple of every tile's height
 
 class Program {
  public:
@@ -78,6 +130,9 @@ class Program {
   const Kernels& kernels() const { return kernels_; }
   const std::vector<Slot>& slots() const { return slots_; }
   int num_states() const { return num_states_; }
+  // Throw where a step's tables of angles, or its keys of `layers` by `width`, don't fit the operations.
+  void check_angles(const std::vector<Angles>& angles) const;
+  void check_kept(int layers, int width) const;
 
  private:
   // An attention, or the operations between two of them.
@@ -89,18 +144,33 @@ class Program {
     int first_seq, last_seq;
     long first_row, rows;
   };
-  struct Place;
+  // Tokens of a sequence whose queries are computed together.
+  struct Part {
+    int seq, first, rows;
+  };
+  // Where the rows of a group stand: each slot's rows are contiguous.
+  struct Place {
+    const Group& group;
+    float* global;
+    float* local;
+    float* scratch;
+  };
   struct Run;
 
   void check(const Step& step) const;
   void make_groups(const Step& step);
   bool are_balanced(const Step& step) const;
+  void make_parts(const Step& step, bool by_rows);
   void reserve(const Step& step, bool by_rows);
   void run_group(const Step& step, const Group& group, int worker);
   void share_rows(Run& run, int worker);
   void run_rows(const Step& step, const Stretch& stretch, const Place& place, long first, long last) const;
+  void embed(const Step& step, const Op& op, float* dst, long batch_row, int rows) const;
   void run_op(const Step& step, const Op& op, const Place& place, long first, int rows) const;
-  void attend(const Step& step, const Op& op, const Place& place, int seq, int head) const;
+  float* rows_of(int slot, const Place& place, long first) const;
+  void turn(const Step& step, const Op& op, const Place& place, long first, int rows) const;
+  void keep(const Step& step, const Op& op, const Place& place, long first, int rows) const;
+  void attend(const Step& step, const Op& op, const Place& place, const Part& part, int kv_head) const;
 
   const Kernels& kernels_;
   std::vector<Slot> slots_;
@@ -110,6 +180,7 @@ class Program {
   std::vector<Stretch> stretches_;
   int num_states_ = 0;
   std::vector<Group> groups_;                        // of the step under way
+  std::vector<Part> parts_;                          // the same, in the order of the sequences
   std::vector<Floats> globals_, locals_, scratch_;  // by worker, kept from step to step
 };
 

@@ -1,12 +1,18 @@
 """Late interaction from Python: texts inside the engine and token vectors that were there before give one answer."""
 
+import re
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from forebay import PoolingModel
-from forebay.core.errors import InputTooLong, InvalidRequest
+from forebay.core.errors import InputTooLong, InvalidRequest, ItemFailed
+from forebay.core.request import Reply, Request, ScoreRequest
+from forebay.core.tasks import Task
+from forebay.text.tokenizer import split
 from tests.models.test_m3 import COLBERT, make
 from tests.support.store import Store
 from tests.support.texts import sentence
@@ -58,14 +64,98 @@ def test_token_vectors_on_either_side(model: PoolingModel, expected: np.ndarray)
 
 
 def test_wrong_token_vectors_are_refused(model: PoolingModel) -> None:
-    with pytest.raises(InvalidRequest, match="of 3 numbers can't be compared"):
-        model.score("a", [np.zeros((2, 3), np.float32)])
-    for wrong in (np.zeros((2, COLBERT)), np.zeros((0, COLBERT), np.float32)):
-        with pytest.raises(InvalidRequest, match="at least one row"):
-            model.score("a", [wrong])
+    fit = matrices(model, ["a"])[0]
+    narrow = np.zeros((2, 3), np.float32)
+    broken, far = fit.copy(), np.full((1, COLBERT), 3e38, np.float32)
+    broken[0, 1] = np.nan
+    for given, words in (
+        ([narrow], f"has token vectors of 3 numbers; this model's have {COLBERT}"),
+        ([np.zeros((2, COLBERT + 1), np.float32)], f"has token vectors of {COLBERT + 1} numbers"),
+        ([np.zeros((2, COLBERT))], "of float64"),
+        ([np.zeros((0, COLBERT), np.float32)], "at least one row"),
+        ([np.zeros((2, 2, COLBERT), np.float32)], "at least one row"),
+        ([np.zeros((2, 0), np.float32)], "at least one row"),
+        ([broken], "NaN or infinite"),
+        ([np.zeros((8193, COLBERT), np.float32)], "8193 token vectors; at most 8192"),
+        ([fit.tolist()], "is of type list"),
+    ):
+        for documents in (given, ["a", *given]):
+            with pytest.raises(InvalidRequest, match=re.escape(words)) as caught:
+                model.score("a", documents)
+            place = f"documents[{len(documents) - 1}]"
+            assert caught.value.field == place
+            assert str(caught.value).startswith(f"{place} ")
+        if isinstance(given[0], np.ndarray) and given[0].ndim == 2:
+            with pytest.raises(InvalidRequest, match=re.escape(words)) as caught:
+                model.rerank(given[0], ["a"])
+            assert caught.value.field == "query"
+    with pytest.raises(InvalidRequest, match="of 3 numbers, and others before it of 4"):
+        model.score(np.zeros((2, 4), np.float32), [narrow])
+    assert model.score(narrow, [narrow]).scores.tolist() == [0]  # sliced ones, among themselves
+    with pytest.raises(InvalidRequest, match="too large for float32") as caught:
+        model.score(far, [np.eye(1, COLBERT, dtype=np.float32), far])
+    assert caught.value.field == "documents[1]"
+    with pytest.raises(ItemFailed, match="query's token vectors are too large") as failed:
+        model.score(np.concatenate([far] * 3), ["a b c"])
+    assert failed.value.field == "documents[0]"
 
 
 def test_a_documents_error_names_its_place(model: PoolingModel) -> None:
     given = matrices(model, ["a"])[0]
-    with pytest.raises(InputTooLong, match=r"input\[2\]"):
+    with pytest.raises(InputTooLong, match=r"documents\[2\]"):
         model.score("a", [given, "a", sentence(100, 9)], truncate=False)
+    with pytest.raises(InputTooLong, match=r"queries\[1\]"):
+        model.score(["a", sentence(100, 9)], ["a", given], truncate=False)
+    with pytest.raises(InputTooLong, match=r"^query has"):
+        model.rerank(sentence(100, 9), ["a", given], truncate=False)
+
+
+def test_a_failed_query_is_not_told_of_a_document(model: PoolingModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = model.engine.submit
+
+    def fail_query(request: Request) -> "Future[Reply]":
+        if request.against is not None:
+            return submit(request)
+        place = len(request.items) - 1
+        reply = submit(request).result()
+        error = ItemFailed(f"input[{place}]: the forward failed", index=place)
+        answered: Future[Reply] = Future()
+        answered.set_result(
+            replace(reply, outputs={Task.TOKEN_EMBED: [*reply.rows[:place], None]}, errors={place: error})
+        )
+        return answered
+
+    monkeypatch.setattr(model.engine, "submit", fail_query)
+    reply = model.engine.submit_score(ScoreRequest(["a", "b"], ["c", "d"])).result()
+    assert np.isnan(reply.scores).tolist() == [False, True]
+    assert (reply.errors[1].field, str(reply.errors[1])) == ("queries[1]", "queries[1]: the forward failed")
+    reply = model.engine.submit_score(ScoreRequest(["a"], ["c", "d"])).result()
+    assert [error.field for error in reply.errors.values()] == ["queries[0]", "queries[0]"]
+    with pytest.raises(ItemFailed, match=r"^query: the forward failed"):
+        model.rerank("a", ["c", "d"])
+
+
+@pytest.mark.parametrize("scores", ["max", "mean"])
+def test_long_documents_by_windows(store: Store, scores: str) -> None:
+    """Each window is a text of its own with its special tokens; its score counts as that of one."""
+    folder = store.folder("m3", lambda place: make(place, backbone=store.backbone("xlm-roberta")))
+    config = {"task": "token_embed", "enable_chunked_processing": True, "chunk_scores": scores, "chunk_overlap": 5}
+    model = store.engine(folder, pooler_config=config)
+    tokenizer = model.engine._model.texts[""]
+    long = sentence(150, 4)
+    body = tokenizer._encode_batch([long])[0]
+    windows = split(body, tokenizer.max_len - 2, 5)
+    assert len(windows) > 2
+    vectors = [model.token_embed([window.tolist()]).matrices[0] for window in windows]
+    query = matrices(model, ["a river"])[0]
+    each = [formula(query, rows) for rows in vectors]
+    weights = np.array([len(window) + 2 for window in windows])
+    wanted = max(each) if scores == "max" else float(weights @ each / weights.sum())
+    output = model.score("a river", [long, "a"])
+    assert abs(output[0] - wanted) <= TOLERANCE
+    assert abs(max(each) - float(weights @ each / weights.sum())) >= 10 * TOLERANCE
+    assert not output.truncated.any()
+    with pytest.raises(InvalidRequest, match="max_embed_len"):
+        PoolingModel(str(folder), pooler_config={"task": "token_embed", "max_embed_len": 100})
+    bounded = store.engine(folder, pooler_config=config | {"max_embed_len": 100})
+    assert bounded.score("a river", [long, "a"]).truncated.tolist() == [True, False]

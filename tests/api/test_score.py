@@ -117,8 +117,12 @@ def test_chunks_of_many_documents_are_one_answer(store: Store, monkeypatch: pyte
     monkeypatch.setattr("forebay.api.model._CHUNK_ITEMS", 3)
     assert difference(model.score(QUERIES[0], DOCUMENTS).scores, whole) <= 1e-6
     assert difference(model.score(QUERIES, DOCUMENTS).scores, [model.score(*p)[0] for p in zip(QUERIES, DOCUMENTS, strict=True)]) <= TOLERANCE  # fmt: skip  # noqa: E501
-    with pytest.raises(InputTooLong, match=r"input\[3\]"):
+    with pytest.raises(InputTooLong, match=r"documents\[3\]"):
         model.score("a", ["a", "b", "c", sentence(100, 9)], truncate=False)
+    with pytest.raises(InputTooLong, match=r"queries\[4\]"):
+        model.score(["a", "b", "c", "d", sentence(100, 9)], ["a"] * 5, truncate=False)
+    with pytest.raises(InputTooLong, match=r"queries\[0\]"):  # the one for all is in every chunk
+        model.score([sentence(100, 9)], ["a"] * 5, truncate=False)
 
 
 def test_no_documents_are_no_scores(store: Store) -> None:
@@ -131,7 +135,12 @@ WRONG: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "many for one": (["a", "b"], "a", {}, "one query for many documents"),
     "ids": ("a", [[1, 2]], {}, r"documents\[0\] is of type list"),
     "none": (None, ["a"], {}, "queries is of type NoneType"),
-    "matrix": (np.zeros((2, 3), np.float32), ["a"], {}, r"queries\[0\] is of type ndarray"),
+    "matrix": (
+        np.zeros((2, 3), np.float32),
+        ["a"],
+        {},
+        "queries is a matrix of token vectors; this model compares a text",
+    ),
     "raw": ("a", ["a"], {"use_activation": False}, "logits of cross-encoders"),
     "instruction": ("a", ["a"], {"instruction": "find it"}, "template"),
     "limit": ("a", ["a"], {"max_tokens_per_doc": 0}, "max_tokens_per_doc is 0"),
@@ -193,9 +202,10 @@ def test_a_text_that_failed_fails_its_pairs_alone(store: Store, monkeypatch: pyt
     monkeypatch.setattr(model.engine, "submit", fail_first_document)
     reply = model.engine.submit_score(ScoreRequest([QUERIES[0]], DOCUMENTS)).result()
     assert {place: (error.index, str(error)) for place, error in reply.errors.items()} == {
-        place: (place, f"input[{place}]: the forward failed") for place in (0, 3)
+        place: (place, f"documents[{place}]: the forward failed") for place in (0, 3)
     }
     assert np.isnan(reply.scores[[0, 3]]).all()
     assert difference(reply.scores[[1, 2]], expected[[1, 2]]) <= 1e-6
-    with pytest.raises(ItemFailed, match=r"input\[0\]"):
+    with pytest.raises(ItemFailed, match=r"documents\[0\]") as caught:
         model.score(QUERIES[0], DOCUMENTS)
+    assert caught.value.field == "documents[0]"

@@ -19,7 +19,7 @@ from forebay.core.errors import CheckpointNotFound, InputTooLong, InvalidRequest
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.outputs import Ranked, RerankOutput, ScoreOutput, rank
 from forebay.core.params import Abilities, PoolingParams, TextParams
-from forebay.core.request import Reply, SparseVector
+from forebay.core.request import DOCUMENTS, QUERIES, Reply, SparseVector
 from forebay.core.tasks import Task
 from forebay.text.spans import Spans
 
@@ -136,7 +136,12 @@ class FakeModel:
         queries = [*queries] * len(documents) if len(queries) == 1 else queries
         cut = [len(document.split()) > 256 for document in documents]
         if not truncate and any(cut):
-            raise InputTooLong(f"input[{cut.index(True)}] has 257 tokens; send a shorter text", index=cut.index(True))
+            place = cut.index(True)
+            raise InputTooLong(f"input[{place}] has 257 tokens; send a shorter text", index=place).call(
+                DOCUMENTS, place
+            )
+        if not truncate and len(queries[0].split()) > 256:
+            raise InputTooLong("input[0] has 257 tokens; send a shorter text", index=0).call(QUERIES, 0)
         scores = [
             len({*query.split()} & {*document.split()}) for query, document in zip(queries, documents, strict=True)
         ]

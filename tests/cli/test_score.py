@@ -62,7 +62,16 @@ def test_chunks_are_counted_through(cli, tmp_path, monkeypatch):
     path.write_text("mill\nwater\nwater\n" + "mill " * 257 + "\n")
     done = cli("score", path, "--query", "mill", "--no-truncate")
     assert done.code == 2
-    assert "input[3]" in done.err
+    assert done.err.startswith("error: document[3] has 257 tokens")
+    path.write_text("mill\nwater\nwater\n")
+    done = cli("score", path, "--query", "mill " * 257, "--no-truncate")
+    assert done.err.startswith("error: --query has 257 tokens")
+    done = cli("rerank", "mill", path, "--no-truncate", "--field", "text")
+    assert done.code == 0
+    path.write_text("mill\n" + "mill " * 257 + "\n")
+    done = cli("rerank", "mill", path, "--no-truncate")
+    assert (done.code, done.err.split(" has ")[0]) == (2, "error: text[1]")
+    assert [line["truncated"] for line in lines(cli("rerank", "mill", path).out)] == [False, True]
 
 
 def test_what_has_no_query_is_told(cli, pairs, tmp_path):
@@ -89,7 +98,9 @@ def test_the_best_of_them(cli, documents, top_n, count):
 
 def test_documents_and_their_names(cli, documents):
     done = cli("rerank", "water", documents, "--top-n", 1, "--return-documents", "--id-field", "key")
-    assert lines(done.out) == [{"index": 1, "score": 1.0, "id": "k1", "document": "clear water of a mill"}]
+    assert lines(done.out) == [
+        {"index": 1, "score": 1.0, "truncated": False, "id": "k1", "document": "clear water of a mill"}
+    ]
 
 
 def test_a_file_is_replaced_only_where_that_is_wanted(cli, pairs, tmp_path):

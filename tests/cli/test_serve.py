@@ -40,7 +40,8 @@ def test_every_option_reaches_its_field(cli, served, monkeypatch):
         "--prompts", "e5", "--template", "plain",
         "--pooler-config", '{"pooling_type": "CLS", "use_activation": false, "dimensions": 4}',
         "--max-step-tokens", 7, "--max-queued-tokens", 8, "--max-passes", 9, "--max-lane-wait", 0.5,
-        "--max-items", 10, "--max-body-mb", 2, "--request-timeout", 11, "--drain-seconds", 12, "--bulk-items", 13,
+        "--max-items", 10, "--max-body-mb", 2, "--max-bodies-mb", 3, "--request-timeout", 11,
+        "--drain-seconds", 12, "--bulk-items", 13,
         "--no-enable-chunked-prefill", "--no-enable-prefix-caching", "--prefix-cache-tokens", 14, "--block-size", 15,
     )  # fmt: skip
     model, limits, options = served[0]
@@ -49,9 +50,9 @@ def test_every_option_reaches_its_field(cli, served, monkeypatch):
         "some/model", "v1", "bfloat16", "cuda:1", 100, pooler, "/c", "pooling", "embed", "lines", "e5", "plain"
     )
     assert limits == EngineLimits(7, 8, 9, 0.5, False, False, 14, 15)
-    assert options == ServerOptions("0.0.0.0", 0, ("a", "b"), "secret", 2 << 20, 10, 13, 11.0, 12.0)
+    assert options == ServerOptions("0.0.0.0", 0, ("a", "b"), "secret", 2 << 20, 3 << 20, 10, 13, 11.0, 12.0)
 
 
 def test_no_field_was_forgotten(cli, served):
     """The test above names them all: a new field must come with its option."""
-    assert [len(fields(kind)) for kind in (ModelOptions, EngineLimits, ServerOptions)] == [12, 8, 9]
+    assert [len(fields(kind)) for kind in (ModelOptions, EngineLimits, ServerOptions)] == [12, 8, 10]

@@ -138,3 +138,16 @@ def test_no_block_is_lost_or_given_out_twice(size: int, seed: int) -> None:
 @pytest.mark.parametrize(("num_tokens", "expected"), [(0, 0), (1, 1), (16, 1), (17, 2)])
 def test_blocks_are_counted_up(num_tokens: int, expected: int) -> None:
     assert BlockPool(3, 16).count_blocks(num_tokens) == expected
+
+
+def test_no_more_free_blocks_keep_their_content_than_are_wanted() -> None:
+    """A pool for one long text: what is kept of many short ones stays as small as it was."""
+    pool = BlockPool(100, 2, 3)
+    for text in ("abcd", "efgh", "ijkl"):
+        fill(pool, text)
+    assert [len(pool.find(chain(text))) for text in ("abcd", "efgh", "ijkl")] == [0, 1, 2]
+    seen: set[int] = set()
+    for place in range(200):
+        seen |= set(fill(pool, f"{place:04}"))
+    assert len(seen) <= 3 + 2 + 1, "memory that is in use already is taken first"
+    assert pool.take([], 100) is not None

@@ -15,12 +15,15 @@ from forebay.core.request import Row, SparseVector
 from forebay.core.tasks import Task
 from forebay.engine.loop import Engine
 from forebay.engine.runner import Runner
+from forebay.layers.native import extension
 from forebay.pooling.pooler import LayerMix, Pipeline
-from tests.support.decoder import NUM_LAYERS, PADDING, TAG, VOCAB, WINDOWED, decoder, poolers
+from tests.support.decoder import NUM_LAYERS, PADDING, TAG, VOCAB, WINDOWED, decoder, natively, poolers
 from tests.support.engine import CPU, make_job, make_sequences
 
 BOUND = 1e-5
 MODELS = {"whole": decoder(), "windowed": decoder(**WINDOWED)}
+if extension is not None:
+    MODELS |= {"native": natively(decoder()), "native windowed": natively(decoder(**WINDOWED))}
 POOLERS = poolers()
 SPARING = [name for name in POOLERS if name in ("LAST", "LAST by id", "classify")]
 PROMPT = 24

@@ -243,6 +243,45 @@ def test_a_request_ends_with_its_own_last_chunk(model: CausalModel, engine: Engi
     assert steps[0].held_blocks == 32
 
 
+def test_the_pool_holds_the_longest_text(model: CausalModel, events: list[Event]) -> None:
+    """Otherwise one of 200 tokens would be computed in a step of 200, however small the budget."""
+    limits, text = EngineLimits(max_step_tokens=BUDGET, block_size=2, prefix_cache_tokens=8), [5] * 200
+    batches = {}
+    for longest in (0, 200):
+        model.batches.clear()
+        engine = Engine(Runner({"": make_pipeline(model)}, CPU), limits, events.append, longest=longest)
+        job = make_job([text])
+        engine.submit(job)
+        np.testing.assert_allclose(job.future.result(SECONDS).rows[0], mean_of(text), rtol=1e-6)
+        engine.close(0)
+        batches[longest] = [len(batch[0]) for batch in model.batches]
+    assert batches == {0: [200], 200: [16] * 12 + [8]}
+    assert engine.reserved is not None
+    assert engine.reserved.value.startswith("208 tokens in blocks of 2")
+
+
+def test_without_memory_for_the_longest_text_there_is_as_much_as_before(
+    model: CausalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Runner.reserve
+
+    def refuse(self: Runner, num_blocks: int, block_size: int) -> int:
+        if num_blocks > 1000:
+            raise RuntimeError("not so many")
+        return reserve(self, num_blocks, block_size)
+
+    monkeypatch.setattr(Runner, "reserve", refuse)
+    limits = EngineLimits(max_step_tokens=BUDGET, block_size=2, prefix_cache_tokens=8)
+    engine = Engine(Runner({"": make_pipeline(model)}, CPU), limits, lambda event: None, longest=10**6)
+    job = make_job([[5] * 200])
+    engine.submit(job)
+    job.future.result(SECONDS)
+    engine.close(0)
+    assert engine.reserved is not None
+    assert engine.reserved.value.startswith("40 tokens")
+    assert "longer texts get one step" in engine.reserved.source
+
+
 def test_what_keeps_nothing_is_not_cut() -> None:
     """An encoder: no blocks, no chunks."""
     model = FakeModel()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support import heads
+from tests.support import heads, multi_vector
 
 QUERY = "where does the river go"
 DOCUMENTS = ["The river flows over stone.", "A mill.", "The river flows over stone.", "", "water " * 200]
@@ -226,3 +226,59 @@ def test_nulls_are_left_out_fields(reranker):
     fields += ["truncation_side", "prompt", "prompt_name", "priority", "texts", "max_chunks_per_doc"]
     said = reranker.post("/v2/rerank", query=QUERY, documents=DOCUMENTS, **dict.fromkeys(fields))
     assert said["results"] == reranker.post("/v2/rerank", query=QUERY, documents=DOCUMENTS)["results"]
+
+
+LONG = "water " * 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/score", {"text_1": "a", "text_2": ["a", LONG]}, "text_2[1]"),
+        ("/v1/score", {"data_1": ["a", LONG], "data_2": ["a", "b"]}, "data_1[1]"),
+        ("/score", {"data_1": LONG, "data_2": ["a", "b"]}, "data_1"),
+        ("/score", {"queries": ["a"], "items": ["b", "c", LONG]}, "items[2]"),
+        ("/score", {"queries": "a", "documents": LONG}, "documents"),
+        ("/rerank", {"query": LONG, "documents": ["a", "b"]}, "query"),
+        ("/v2/rerank", {"query": "a", "documents": ["a", {"text": LONG}]}, "documents[1]"),
+        ("/v1/rerank", {"query": "a", "texts": ["a", LONG]}, "texts[1]"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["embedder", "reranker"])
+def test_errors_name_the_bodys_own_field(request, kind, path, body, place):
+    """A cross-encoder reads pairs: what is too long of them is told of the document's place."""
+    served = request.getfixturevalue(kind)
+    error = served.refuse(path, **body, truncate=False)
+    if kind == "reranker":
+        place = {"data_1[1]": "data_2[1]", "data_1": "data_2[0]", "query": "documents[0]"}.get(place, place)
+    assert error["param"] == place
+    assert error["message"].startswith(place)
+    assert error["code"] == "context_length_exceeded"
+
+
+@pytest.fixture(scope="session")
+def late(serve, tmp_path_factory):
+    """ColBERT as its authors save it."""
+    return serve(multi_vector.stanford(tmp_path_factory.mktemp("late") / "model", metadata={}))
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "words"),
+    [
+        (
+            {"text_1": "a", "text_2": [[[0.5, 0.5]]]},
+            "text_2[0]",
+            "has token vectors of 2 numbers; this model's have 24",
+        ),
+        ({"text_1": [[0.5, 0.5]], "text_2": "a"}, "text_1", "has token vectors of 2 numbers"),
+        ({"data_1": "a", "data_2": ["a", [[0.5], [0.5, 1]]]}, "data_2[1]", "all of one length"),
+        ({"data_1": "a", "data_2": ["a", [[1e300] * 24]]}, "data_2[1]", "numbers that float32 does not"),
+        ({"queries": "a", "items": ["a", {"data": "AAAA", "shape": [1, 24]}]}, "items[1].data", "3 bytes"),
+        ({"queries": "a", "documents": [[[3e38] * 24] * 9000]}, "documents[0]", "9000 token vectors; at most 8192"),
+        ({"queries": [[3e38] * 24], "documents": [[[3e38] * 24]]}, "documents[0]", "too large for float32"),
+    ],
+)
+def test_token_vectors_that_are_wrong(late, body, place, words):
+    error = late.refuse("/score", **body)
+    assert error["param"] == place
+    assert words in error["message"]

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.layers.attention import attention, attention_reference
-from forebay.layers.key_lens import cut_by_keys
 from tests.support.engine import flat_batch
 
 TOLERANCE = 2e-6
@@ -128,17 +127,3 @@ def test_hidden_keys_are_not_seen(data: st.DataObject) -> None:
     torch.testing.assert_close(attention(qkv, 2, batch, bias), expected, rtol=0, atol=TOLERANCE)
     if any(seen < length for length, seen in pairs):
         assert (attention(qkv, 2, flat_batch(lens), bias) - expected).abs().max() > 100 * TOLERANCE
-
-
-def test_a_cut_batch_is_whole() -> None:
-    lens, seen = [2, 5, 5, 5, 9], np.array([2, 3, 3, 5, 9])
-    batch = replace(flat_batch(lens), key_lens=seen)
-    parts = list(cut_by_keys(batch, None, num_heads=2))
-    assert [part.rows for part in parts] == [slice(0, 2), slice(2, 12), slice(12, 26)]
-    assert [part.batch.cu_seqlens.tolist() for part in parts] == [[0, 2], [0, 5, 10], [0, 5, 14]]
-    assert [part.bias is None for part in parts] == [True, False, True]
-    hidden = parts[1].bias
-    assert hidden is not None
-    assert hidden.shape == (2, 5, 5)
-    assert (hidden[:, :, :3] == 0).all()
-    assert (hidden[:, :, 3:] < -1e20).all()

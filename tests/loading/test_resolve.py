@@ -39,6 +39,7 @@ KINDS = {
     "GemmaForTextEncoding": "embed",
     "BertForSequenceClassification": "sequence",
     "SomeClassificationModel": "sequence",
+    "JinaVLForRanking": "sequence",
     "BertForTokenClassification": "token",
     "Qwen2ForProcessRewardModel": "token",
     "Qwen2ForRewardModel": "sequence",

@@ -117,6 +117,12 @@ def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 5e3, **parameters}}
 
 
+def _exact_gelu(model: Any) -> None:
+    for layer in model.layers:
+        layer.mlp.act_fn = nn.GELU()
+
+
+MROPE = {"rope_type": "default", "mrope_section": [1, 1, 2]}
 SILU_TO_GELU = {"hidden_act": "gelu"}
 OTHER_EPSILON = {"rms_norm_eps": 1e-6}
 BIDIRECTIONAL = {"is_causal": False}
@@ -188,6 +194,33 @@ DECODER_CASES: tuple[DecoderCase, ...] = (
         },
     ),
     DecoderCase("bidirectional qwen3", "qwen3", {"causal": CAUSAL}, BIDIRECTIONAL),
+    DecoderCase(
+        "qwen2_vl",
+        "qwen2_vl",
+        {"no biases": _zeroed("_proj.bias"), "other": {"rope_parameters": {**MROPE, "rope_theta": 1e4}}},
+    ),
+    DecoderCase(
+        "qwen2_vl with windows above layer 1",
+        "qwen2_vl",
+        {"everywhere": {"layer_types": [SLIDING] * 3}, "nowhere": {"layer_types": [FULL] * 3}},
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    ),
+    DecoderCase(
+        "gemma",
+        "gemma",
+        {
+            "exact GELU": _exact_gelu,
+            "scale of the hidden size": _scaled(8**-0.5),
+            "weights without 1": _weights_without_one,
+            "words not scaled": _unscaled_words,
+            "heads in turn": _heads_in_turn,
+            "other epsilon": OTHER_EPSILON,
+            "bidirectional": BIDIRECTIONAL,
+        },
+        {"hidden_act": "gelu"},
+        tolerance=TOLERANCE / 5,
+    ),
+    DecoderCase("bidirectional gemma", "gemma", {"causal": CAUSAL}, BIDIRECTIONAL),
     DecoderCase(
         "gemma2",
         "gemma2",

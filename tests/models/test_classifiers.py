@@ -156,6 +156,15 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     ),
     "new place": ({}, {"activation_fn": IDENTITY}),
     "new before middle": ({"sentence_transformers": {"activation_fn": TANH}}, {"activation_fn": IDENTITY}),
+    "middle before the kind of problem": (
+        {"sentence_transformers": {"activation_fn": TANH}, "problem_type": "regression"},
+        None,
+    ),
+    "oldest before the kind of problem": (
+        {"sbert_ce_default_activation_function": IDENTITY, "problem_type": "multi_label_classification"},
+        None,
+    ),
+    "new before the kind of problem": ({"problem_type": "regression"}, {"activation_fn": SIGMOID}),
     "new place, empty": ({"sbert_ce_default_activation_function": IDENTITY}, {"activation_fn": None}),
 }
 

@@ -151,6 +151,12 @@ def _neox(config: dict[str, Any]) -> None:
     config |= {"rotary_emb_base": parameters["rope_theta"], "rotary_pct": parameters["partial_rotary_factor"]}
 
 
+def _mrope(config: dict[str, Any]) -> None:
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters["rope_theta"]
+    config["rope_scaling"] = {"type": "mrope", "mrope_section": parameters["mrope_section"]}
+
+
 OLD_SCHEMAS: dict[str, Callable[[dict[str, Any]], None]] = {
     "llama": _flat,
     "linear scaling": _typed,
@@ -158,6 +164,7 @@ OLD_SCHEMAS: dict[str, Callable[[dict[str, Any]], None]] = {
     "llama3 scaling": _flat,
     "yarn scaling": _flat,
     "longrope scaling": _original_outside,
+    "qwen2_vl": _mrope,
     "gemma3": _gemma_pattern,
     "gemma3 with two rotations": _gemma,
     "serial gpt_neox": _neox,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 
 from forebay import PoolingModel
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint, WeightsMismatch
@@ -237,8 +237,6 @@ def test_other_tasks_are_refused(model: PoolingModel) -> None:
 @pytest.mark.parametrize("factor", [2, 3, 50])
 def test_alike_vectors_are_joined(model: PoolingModel, factor: int) -> None:
     """Against sentence-transformers with PyLate's rule: the first vector stays, means stay as they are."""
-    from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
-
     whole = [torch.from_numpy(np.array(rows)) for rows in model.token_embed(list(TEXTS)).matrices]
     expected = HierarchicalTokenPooling(factor, normalize_embeddings=False).pool(whole)
     found = model.token_embed(list(TEXTS), pool_factor=factor).matrices
@@ -254,3 +252,114 @@ def test_joining_is_for_documents(model: PoolingModel) -> None:
     for wrong in ({"pool_factor": 2, "input_type": "query"}, {"pool_factor": 0}, {"pool_factor": 2, "chunk_size": 2}):
         with pytest.raises(InvalidRequest, match=r"pool_factor|joined"):
             model.token_embed(TEXTS[0], **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("similarity", ["maxsim", "meanmaxsim"])
+def test_a_document_without_a_vector_is_worse_than_all(tmp_path: Path, similarity: str) -> None:
+    """As in sentence-transformers; PyLate pads it with zeros, which are better than what points away."""
+    make = _modules(mask={"keep_only_token_ids": [30]}, query_length=9)
+    folder = make(tmp_path / "model")
+    _edit(folder / "config_sentence_transformers.json", similarity_fn_name=similarity)
+    reference = Reference(folder)
+    kept = next(word for word in range(5, 100) if reference.model.tokenizer.convert_ids_to_tokens(word) == "river")
+    _edit(
+        folder / "1_MultiVectorMask" / "config.json"
+        if (folder / "1_MultiVectorMask").is_dir()
+        else next(folder.glob("*MultiVectorMask*")) / "config.json",
+        keep_only_token_ids=[kept],
+    )
+    reference = Reference(folder)
+    documents = ["a lake", "the river", "a mill"]
+    rows = reference.embed(documents, "document")
+    assert [len(row) for row in rows] == [0, 1, 0]
+    (query,) = reference.embed(["river stone"], "query")
+    expected = reference.model.similarity([torch.from_numpy(query)], [torch.from_numpy(row) for row in rows])[0]
+    with PoolingModel(str(folder)) as model:
+        found = model.score("river stone", documents)
+        np.testing.assert_allclose(found.scores, expected.numpy(), rtol=1e-6, atol=1e-4)
+        assert [one.index for one in model.rerank("river stone", documents)] == [1, 0, 2]
+
+
+POOLED: dict[str, dict[str, Any]] = {
+    "as it is by default": {"pool_factor": 2},
+    "a fraction": {"pool_factor": 1.5, "normalize_embeddings": False},
+    "none protected, both sides": {"pool_factor": 3, "num_protected_tokens": 0, "tasks": ["query", "document"]},
+    "scaled alone": {"pool_factor": 1.0},
+    "queries alone": {"pool_factor": 2, "tasks": "query", "num_protected_tokens": 2},
+}
+
+
+def _pooled(folder: Path, work: Path, **settings: Any) -> Path:
+    """A checkpoint with a HierarchicalTokenPooling at its end."""
+    makers.multi_vector_encoder(folder, work, query_length=9)
+    from sentence_transformers import MultiVectorEncoder
+
+    model = MultiVectorEncoder(str(folder), device="cpu")
+    model.append(HierarchicalTokenPooling(settings.pop("pool_factor"), **settings))
+    model.save(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_token_pooling_that_is_saved(name: str, tmp_path: Path) -> None:
+    folder = _pooled(tmp_path / "model", tmp_path / "work", **dict(POOLED[name]))
+    reference, plain = (
+        Reference(folder),
+        makers.multi_vector_encoder(tmp_path / "plain", tmp_path / "w", query_length=9),
+    )
+    with PoolingModel(str(folder)) as model, PoolingModel(str(plain)) as unpooled:
+        decisions = {decision.name: decision.value for decision in model.info.decisions}
+        assert decisions["alike vectors"].startswith("joined to one for ")
+        sides = POOLED[name].get("tasks", "document")
+        for side in ("query", "document"):
+            expected = reference.embed(TEXTS, side)
+            found = model.token_embed(list(TEXTS), input_type=side).matrices
+            whole = unpooled.token_embed(list(TEXTS), input_type=side).matrices
+            assert [row.shape for row in found] == [row.shape for row in expected]
+            for row, wanted in zip(found, expected, strict=True):
+                assert np.abs(row - wanted).max() <= TOLERANCE
+            if POOLED[name]["pool_factor"] > 1:
+                assert (sum(map(len, found)) < sum(map(len, whole))) == (side in sides)
+        query, rows = reference.embed(TEXTS[:1], "query")[0], reference.embed(TEXTS, "document")
+        scores = [(query @ row.T).max(1).sum() for row in rows]
+        np.testing.assert_allclose(model.score(TEXTS[0], list(TEXTS)).scores, scores, atol=1e-4)
+
+
+def test_a_requests_pooling_comes_on_top(tmp_path: Path) -> None:
+    folder = _pooled(tmp_path / "model", tmp_path / "work", pool_factor=2)
+    reference = Reference(folder).model
+    pooling = HierarchicalTokenPooling(2, normalize_embeddings=False)
+    expected = reference.encode_document(list(TEXTS), token_pooling=pooling, convert_to_numpy=True)
+    with PoolingModel(str(folder)) as model:
+        found = model.token_embed(list(TEXTS), input_type="document", pool_factor=2).matrices
+    for row, wanted in zip(found, expected, strict=True):
+        assert row.shape == wanted.shape
+        assert np.abs(row - wanted).max() <= TOLERANCE
+
+
+def test_an_older_file_normalises_nothing(tmp_path: Path) -> None:
+    folder = _pooled(tmp_path / "model", tmp_path / "work", pool_factor=2)
+    path = next(folder.glob("*HierarchicalTokenPooling")) / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    del config["normalize_embeddings"]
+    path.write_text(json.dumps(config), encoding="utf-8")
+    expected = Reference(folder).embed(TEXTS, "document")
+    with PoolingModel(str(folder)) as model:
+        found = model.token_embed(list(TEXTS), input_type="document").matrices
+    assert max(np.abs(row - wanted).max() for row, wanted in zip(found, expected, strict=True)) <= TOLERANCE
+    assert min(np.linalg.norm(found[-1], axis=1)) < 0.9999
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("pool_factor", 0.5), ("num_protected_tokens", -1), ("tasks", ["corpus"])]
+)
+def test_token_pooling_that_is_not_understood(field: str, value: Any, tmp_path: Path) -> None:
+    folder = _pooled(tmp_path / "model", tmp_path / "work", pool_factor=2)
+    _edit(next(folder.glob("*HierarchicalTokenPooling")) / "config.json", **{field: value})
+    with pytest.raises(UnsupportedCheckpoint, match=field):
+        PoolingModel(str(folder))
+
+
+def _edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")

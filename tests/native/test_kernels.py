@@ -156,7 +156,8 @@ def attend(
     width = qkv.shape[1] // 3
     program = native.Program(isa, [(3 * width, True), (width, True)])
     program.embed(0, [(qkv, 0)])
-    program.attention(0, 1, num_heads, precision)
+    size = width // num_heads
+    program.attention(0, 1, (num_heads, num_heads, size, False), size**-0.5, precision=precision)
     program.show(1, 0)
     ids, borders = np.arange(len(qkv)), np.concatenate([[0], np.cumsum(lens)])
     out = np.empty((1, len(qkv), width), np.float32)

@@ -35,6 +35,8 @@ CASES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("electra", {}),
     ("electra", {"embedding_size": 32}),
     ("albert", {}),
+    ("modernbert", {}),
+    ("modernbert", {"norm_bias": True, "mlp_bias": True, "attention_bias": True, "hidden_activation": "silu"}),
     ("albert", {"num_hidden_groups": 2, "num_hidden_layers": 4}),
 )
 KINDS = [
@@ -85,7 +87,9 @@ def test_every_instruction_set(pairs: Pairs, family: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize(("isa", "precision"), [kind for kind in KINDS if kind[1] != "float32"])
-@pytest.mark.parametrize(("family", "changes"), [("bert", {}), ("bert", ODD), ("mpnet", {}), ("albert", {})])
+@pytest.mark.parametrize(
+    ("family", "changes"), [("bert", {}), ("bert", ODD), ("mpnet", {}), ("albert", {}), ("modernbert", {})]
+)
 def test_low_precision_follows_float32(
     pairs: Pairs, store: Store, family: str, changes: Mapping[str, Any], isa: str, precision: str
 ) -> None:

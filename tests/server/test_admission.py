@@ -49,13 +49,13 @@ def test_no_key_or_a_wrong_one(headers, words):
 @pytest.mark.parametrize(("num_items", "lane"), [(1, Lane.INTERACTIVE), (2, Lane.INTERACTIVE), (3, Lane.BULK)])
 def test_lane_and_deadline(num_items, lane):
     request = Request(items=["x"] * num_items)
-    assert admit(request, OPTIONS, 7.0) == replace(request, lane=lane, deadline=7.0)
+    assert admit(request, "input", OPTIONS, 7.0) == replace(request, lane=lane, deadline=7.0)
 
 
 def test_too_many_items():
-    admit(Request(items=["x"] * 4), OPTIONS, 7.0)
+    admit(Request(items=["x"] * 4), "input", OPTIONS, 7.0)
     with pytest.raises(InvalidRequest, match="5 items, but this server takes at most 4") as caught:
-        admit(Request(items=["x"] * 5), OPTIONS, 7.0)
+        admit(Request(items=["x"] * 5), "input", OPTIONS, 7.0)
     assert caught.value.code == "too_many_items"
 
 

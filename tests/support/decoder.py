@@ -6,6 +6,9 @@ import torch
 from torch import nn
 
 from forebay.core.tasks import Task
+from forebay.layers.linear import Linear
+from forebay.layers.native import extension
+from forebay.layers.program import Program
 from forebay.models.base import Encoder
 from forebay.models.registry import build_encoder
 from forebay.pooling.activations import Calibration, Choice
@@ -52,6 +55,16 @@ def decoder(**changes: object) -> Encoder:
             for parameter in module.parameters():
                 parameter.data.copy_(1 + 0.2 * torch.randn(parameter.shape, generator=generator))
     return model.eval()
+
+
+def natively(model: Encoder) -> Encoder:
+    """The same, run by the native kernels; its weights are packed for them."""
+    recorder = model.record(extension.kernels()[0])
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.pack()
+    model.program = Program(recorder)
+    return model
 
 
 def linear(width: int, seed: int) -> nn.Linear:

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from forebay.core.config import ServerOptions
 from forebay.server.app import create_app
+from forebay.server.connection import GuardedProtocol
 
 
 def free_port() -> int:
@@ -26,7 +27,15 @@ def running(app: Starlette) -> Iterator[str]:
     """Serve ``app`` and yield its base URL once it is ready."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, ws="none", log_config=None, log_level="warning", lifespan="on", access_log=False)
+    config = uvicorn.Config(
+        app,
+        http=GuardedProtocol,
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        lifespan="on",
+        access_log=False,
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()

@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from torch import nn
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLTextModel
 
 from tests.support import tokenizers as lexicon
 
@@ -170,6 +171,15 @@ DECODERS: dict[str, tuple[type, type, dict[str, Any]]] = {
     "mistral": (transformers.MistralConfig, transformers.MistralModel, {**_LLAMA_SIZES, "sliding_window": 9}),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2Model, _LLAMA_SIZES),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3Model, {**_LLAMA_SIZES, "head_dim": 16}),
+    "qwen2_vl": (
+        transformers.Qwen2VLTextConfig,
+        Qwen2VLTextModel,
+        {
+            **_LLAMA_SIZES,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
+        },
+    ),
+    "gemma": (transformers.GemmaConfig, transformers.GemmaModel, {**_LLAMA_SIZES, "head_dim": 12}),
     "gemma2": (transformers.Gemma2Config, transformers.Gemma2Model, {**_GEMMA_SIZES, "attn_logit_softcapping": 2.0}),
     "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3TextModel, {**_GEMMA_SIZES, "num_hidden_layers": 7}),
     "gpt2": (

@@ -15,12 +15,12 @@ import orjson
 from forebay.core.errors import ForebayError, InvalidRequest
 from forebay.core.info import ModelInfo
 from forebay.core.outputs import rank
-from forebay.core.request import ScoreReply
+from forebay.core.request import ScoreReply, SideName
 from forebay.server.dialect import Answer, Dialect, Operation, RenderError, ScoreCall, Served
 from forebay.server.dialects.openai import render_error as render_openai_error
 from forebay.server.dialects.tei import render_error as render_tei_error
 from forebay.server.envelope import answer_object
-from forebay.server.pairs import PairOptions, check_scores, read_query, read_side
+from forebay.server.pairs import PairOptions, check_scores, name_side, read_query, read_side
 from forebay.server.schema import read
 
 
@@ -60,10 +60,11 @@ def parse_rerank(body: Mapping[str, Any], info: ModelInfo, *, takes_texts: bool)
     asked.check_limits()
     request = asked.request((read_query(body["query"]),), documents, info)
     given = body[name] if isinstance(body[name], list) and len(documents) == len(body[name]) else [body[name]]
+    names = name_side(body, "query"), name_side(body, name)
     if is_tei:
-        return ScoreCall(request, partial(_render_tei, asked=asked, given=given), name)
-    render = partial(_render, asked=asked, given=given, field=name, has_data="top_n" not in body)
-    return ScoreCall(request, render, name)
+        return ScoreCall(request, partial(_render_tei, asked=asked, given=given, side=names[1]), *names)
+    render = partial(_render, asked=asked, given=given, side=names[1], has_data="top_n" not in body)
+    return ScoreCall(request, render, *names)
 
 
 def _order(reply: ScoreReply, asked: RerankBody) -> list[int]:
@@ -71,9 +72,9 @@ def _order(reply: ScoreReply, asked: RerankBody) -> list[int]:
 
 
 def _render(
-    reply: ScoreReply, served: Served, *, asked: RerankBody, given: list[Any], field: str, has_data: bool
+    reply: ScoreReply, served: Served, *, asked: RerankBody, given: list[Any], side: SideName, has_data: bool
 ) -> Answer:
-    check_scores(reply, field)
+    check_scores(reply, side)
     results = []
     for index in _order(reply, asked):
         result: dict[str, Any] = {"index": index, "relevance_score": float(reply.scores[index])}
@@ -86,8 +87,8 @@ def _render(
     return answer_object("rerank", {"results": results, "meta": meta, **again}, reply, served)
 
 
-def _render_tei(reply: ScoreReply, served: Served, *, asked: RerankBody, given: list[Any]) -> Answer:
-    check_scores(reply, "texts")
+def _render_tei(reply: ScoreReply, served: Served, *, asked: RerankBody, given: list[Any], side: SideName) -> Answer:
+    check_scores(reply, side)
     said = []
     for index in _order(reply, asked):
         entry: dict[str, Any] = {"index": index, "score": float(reply.scores[index])}

@@ -9,11 +9,11 @@ from typing import Any
 
 from forebay.core.errors import InvalidRequest
 from forebay.core.info import ModelInfo
-from forebay.core.request import ScoreReply
+from forebay.core.request import ScoreReply, SideName
 from forebay.server.dialect import Answer, Dialect, Operation, ScoreCall, Served
 from forebay.server.dialects.openai import render_error
 from forebay.server.envelope import answer_list
-from forebay.server.pairs import PairOptions, check_scores, read_side
+from forebay.server.pairs import PairOptions, check_scores, name_side, read_side
 from forebay.server.schema import read
 
 PAIRS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
@@ -25,7 +25,8 @@ def parse_score(body: Mapping[str, Any], info: ModelInfo) -> ScoreCall:
     first, second = _names(body)
     options = read(PairOptions, body)
     request = options.request(read_side(body[first], first), read_side(body[second], second), info)
-    return ScoreCall(request, partial(_render, field=second), second)
+    names = name_side(body, first), name_side(body, second)
+    return ScoreCall(request, partial(_render, documents=names[1]), *names)
 
 
 def _names(body: Mapping[str, Any]) -> tuple[str, str]:
@@ -39,8 +40,8 @@ def _names(body: Mapping[str, Any]) -> tuple[str, str]:
     raise InvalidRequest(f"send both sides of the comparison by one pair of names of {known}; {found}", field=field)
 
 
-def _render(reply: ScoreReply, served: Served, *, field: str) -> Answer:
-    check_scores(reply, field)
+def _render(reply: ScoreReply, served: Served, *, documents: SideName) -> Answer:
+    check_scores(reply, documents)
     data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(reply.scores.tolist())]
     return answer_list("score", data, reply, served)
 

@@ -259,7 +259,8 @@ class AsyncEngine:
         """Run a short and a long text through every route, so that no request pays for first-time costs."""
         pooling = PoolingParams(outputs=(self.info.abilities.default_task,))
         for input_type in self._model.route_of_input_type or (None,):
-            text = TextParams(input_type=input_type)
+            pairs_only = any(text.reads_pairs_only for text in self._model.texts.values())
+            text = TextParams(input_type=input_type, add_special_tokens=not pairs_only)
             self.submit(Request(["warm", "warm " * 256], pooling, text, lane=Lane.BULK)).result()
 
 

@@ -42,17 +42,8 @@ from forebay.core.outputs import (
     rank,
 )
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import (
-    QUERIES,
-    Item,
-    Lane,
-    Reply,
-    Request,
-    Scorable,
-    ScoreReply,
-    ScoreRequest,
-    call_sides,
-)
+from forebay.core.request import Item, Lane, Reply, Request, Scorable, ScoreReply, ScoreRequest
+from forebay.core.sides import QUERIES, call_sides
 from forebay.core.tasks import Task, parse_outputs
 from forebay.text.entities import check_aggregation
 

@@ -20,7 +20,8 @@ from forebay.core.outputs import (
     TokenEmbeddingOutput,
 )
 from forebay.core.params import PoolingParams, TextParams
-from forebay.core.request import Item, Reply, Scorable, SideName
+from forebay.core.request import Item, Reply, Scorable
+from forebay.core.sides import SideName
 from forebay.core.tasks import Task
 from forebay.text.entities import find_entities
 from forebay.text.spans import Spans, window_spans

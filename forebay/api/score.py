@@ -19,17 +19,8 @@ from forebay.api.sides import check_sides
 from forebay.core.errors import ForebayError, InvalidRequest
 from forebay.core.info import ModelInfo
 from forebay.core.params import Abilities, PoolingParams, TextParams
-from forebay.core.request import (
-    DOCUMENTS,
-    QUERIES,
-    Matrix,
-    Reply,
-    Request,
-    Scorable,
-    ScoreReply,
-    ScoreRequest,
-    Timings,
-)
+from forebay.core.request import Matrix, Reply, Request, Scorable, ScoreReply, ScoreRequest, Timings
+from forebay.core.sides import DOCUMENTS, QUERIES
 from forebay.core.tasks import ScoreType, Task
 from forebay.pooling.maxsim import max_sim_of_matrices
 from forebay.pooling.similarity import compare

@@ -9,7 +9,8 @@ import numpy as np
 
 from forebay.core.errors import InvalidRequest
 from forebay.core.params import Abilities
-from forebay.core.request import DOCUMENTS, QUERIES, Matrix, ScoreRequest
+from forebay.core.request import Matrix, ScoreRequest
+from forebay.core.sides import DOCUMENTS, QUERIES
 from forebay.core.tasks import ScoreType
 
 MAX_VECTORS = 8192

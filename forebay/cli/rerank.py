@@ -8,7 +8,7 @@ from forebay.cli.inputs import Fields, find_sources, read_records
 from forebay.cli.lines import open_lines
 from forebay.cli.options import Files, PairOptions, takes_options
 from forebay.core.errors import ForebayError
-from forebay.core.request import SideName, call_sides
+from forebay.core.sides import SideName, call_sides
 
 
 @takes_options

@@ -10,7 +10,7 @@ from forebay.cli.inputs import Fields, Record, find_sources, read_records
 from forebay.cli.lines import open_lines
 from forebay.cli.options import Files, PairOptions, takes_options
 from forebay.core.errors import ForebayError
-from forebay.core.request import QUERIES, SideName, call_sides
+from forebay.core.sides import QUERIES, SideName, call_sides
 
 _CHUNK_PAIRS = 1024
 

@@ -123,6 +123,7 @@ def _make_text(
         split_len=_choose_split_len(loader, max_len, label),
         overlap=_choose_overlap(loader, max_len),
         late=late,
+        media_ids=model.media_ids,
     )
 
 

@@ -1,13 +1,18 @@
 """Which checkpoints are rerankers made of language models, how they read a pair, and which tokens are their answers.
 
-The order: the user's template, the checkpoint's own chat template, a known family's by the checkpoint's name. Where
-nothing says how a reranker reads a pair the load fails, since without its template it would score at random.
+The order: the user's template, the checkpoint's own chat template, a known family's: by the checkpoint's config, by
+what its chat template says, by the names in its files, and at last by its own name. Where nothing says how a reranker
+reads a pair the load fails, since without its template it would score at random.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tokenizers import Tokenizer
 
+from forebay.checkpoint.card import read_card
+from forebay.checkpoint.classifier import labels_of
 from forebay.checkpoint.pipeline import LogitScoreStage, Stage, TransformerStage
 from forebay.checkpoint.spec import ModelSpec, architectures_of
 from forebay.core.config import ModelOptions
@@ -28,8 +33,9 @@ def choose_reranker(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOp
     backbone = stages[0]
     if options.template == PLAIN or options.convert == "embed" or not isinstance(backbone, TransformerStage):
         return None
-    is_generator = trained_for(architectures_of(backbone.config)) == "generate"
-    is_classifier = trained_for(architectures_of(backbone.config)) == "sequence" and is_decoder(backbone.config)
+    trained = trained_for(architectures_of(backbone.config))
+    is_generator = trained == "generate" or bool(named_answers(backbone.config))
+    is_classifier = trained == "sequence" and is_decoder(backbone.config)
     if options.template is not None:
         if not (is_generator or is_classifier or backbone.task == "text-generation"):
             raise InvalidRequest(
@@ -37,30 +43,50 @@ def choose_reranker(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOp
                 field="template",
             )
         return _with_answers(load_reranker(options.template), stages)
-    found = _from_checkpoint(backbone, spec, options, is_generator=is_generator, is_classifier=is_classifier)
+    found = _from_chat_template(backbone) if backbone.chat is not None or is_generator else None
+    may_be_one = is_generator or (is_classifier and len(labels_of(backbone.config)) == 1)
+    if found is None and may_be_one and (spec.is_default_pipeline or backbone.task != "feature-extraction"):
+        found = _from_files(backbone, spec, options, is_generator=is_generator)
     if found is None and backbone.task == "text-generation":
         raise _unknown("LogitScore follows its backbone, but no chat template has the roles 'query' and 'document'")
     return None if found is None else _with_answers(found, stages)
 
 
-def _from_checkpoint(
-    backbone: TransformerStage, spec: ModelSpec, options: ModelOptions, *, is_generator: bool, is_classifier: bool
+def _from_files(
+    backbone: TransformerStage, spec: ModelSpec, options: ModelOptions, *, is_generator: bool
 ) -> RerankerFamily | None:
-    if backbone.chat is not None:
-        chat = _from_chat_template(backbone)
-        if chat is not None:
-            return chat
-    if not (is_generator or is_classifier) or not (spec.is_default_pipeline or backbone.task != "feature-extraction"):
-        return None
-    names = _names(backbone, spec, options)
-    family = find_reranker(names)
+    """The family that the checkpoint's files or its names tell; where they tell only that it is one, the load fails."""
+    variables = backbone.chat.variables if backbone.chat is not None else {}
+    base, task = read_card(backbone.folder)
+    names = _names(backbone, spec, options, base)
+    family = find_reranker(backbone.config, read_chat_template(backbone.folder, variables), names)
     if family is not None:
         return family
-    if is_generator and (chat := _from_chat_template(backbone)) is not None:
-        return chat
-    if any("rerank" in name.lower() for name in names) or backbone.chat is not None:
-        raise _unknown(f"its name ({names[0]}) says that it is a reranker")
+    if backbone.chat is not None:
+        raise _unknown("its sentence-transformers files ask for a chat template with the roles 'query' and 'document'")
+    if not is_generator and _is_read_plainly(backbone):
+        return None
+    if named_answers(backbone.config):
+        raise _unknown("config.json: classifier_from_token")
+    if task == "text-ranking":
+        raise _unknown("README.md: pipeline_tag text-ranking")
+    for source, name in names:
+        if "rerank" in name.lower():
+            raise _unknown(f"{source}, {name}")
     return None
+
+
+def _is_read_plainly(backbone: TransformerStage) -> bool:
+    """A classifier of pairs that sentence-transformers saved, without a word of a template: as its tokenizer joins."""
+    return backbone.task == "sequence-classification" or isinstance(backbone.config.get("sentence_transformers"), dict)
+
+
+def named_answers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the tokens that a config names as its answers, the true one last; vLLM reads them from there too."""
+    tokens = config.get("classifier_from_token")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or len(tokens) not in (1, 2):
+        return ()
+    return tuple(tokens)
 
 
 def _from_chat_template(backbone: TransformerStage) -> RerankerFamily | None:
@@ -78,14 +104,24 @@ def _from_chat_template(backbone: TransformerStage) -> RerankerFamily | None:
 def _with_answers(family: RerankerFamily, stages: tuple[Stage, ...]) -> RerankerFamily:
     """The checkpoint's own answers where it names them."""
     score = next((stage for stage in stages if isinstance(stage, LogitScoreStage)), None)
-    return family if score is None else replace(family, true=score.true_id, false=score.false_id)
+    if score is not None:
+        return replace(family, true=score.true_id, false=score.false_id)
+    backbone = stages[0]
+    answers = named_answers(backbone.config) if isinstance(backbone, TransformerStage) else ()
+    if family.true is None and answers:
+        return replace(family, true=answers[-1], false=answers[0] if len(answers) == 2 else None)
+    return family
 
 
-def _names(backbone: TransformerStage, spec: ModelSpec, options: ModelOptions) -> list[str]:
-    """What a checkpoint is called: by its user, by its folder, by its files."""
-    stored = backbone.config.get("_name_or_path")
+def _names(
+    backbone: TransformerStage, spec: ModelSpec, options: ModelOptions, base: str | None
+) -> list[tuple[str, str]]:
+    """What a checkpoint is called: by its files, then by its folder and its user."""
     given = "/".join(options.model.replace("\\", "/").rstrip("/").split("/")[-2:])
-    return [given, spec.path.name, *([stored] if isinstance(stored, str) else [])]
+    stored = backbone.config.get("_name_or_path")
+    found = [("config.json: _name_or_path", stored), ("README.md: base_model", base)]
+    named = [(source, name) for source, name in found if isinstance(name, str)]
+    return [*named, ("the checkpoint's name", given), ("the folder's name", spec.path.name)]
 
 
 def _unknown(reason: str) -> UnsupportedCheckpoint:

@@ -97,7 +97,8 @@ def resolve_kind(
         return "token", "user: returned_token_ids of the language model's head"
     if backbone.task == "text-generation":
         return "yes_no", "modules.json: LogitScore"
-    if trained == "generate" and reranker is not None and spec.is_default_pipeline:
+    is_language_model = trained == "generate" or "classifier_from_token" in backbone.config
+    if is_language_model and reranker is not None and spec.is_default_pipeline:
         return "yes_no", reranker
     if options.convert == "classify":
         return _as_classifier(names, trained), "user: convert"

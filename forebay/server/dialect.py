@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.core.errors import ForebayError
 from forebay.core.info import ModelInfo
-from forebay.core.request import (
-    DOCUMENTS,
-    QUERIES,
-    Reply,
-    Request,
-    ScoreReply,
-    ScoreRequest,
-    SideName,
-    call_sides,
-)
+from forebay.core.request import Reply, Request, ScoreReply, ScoreRequest
+from forebay.core.sides import DOCUMENTS, QUERIES, SideName, call_sides
 
 if TYPE_CHECKING:
     from forebay.api.async_engine import AsyncEngine

@@ -11,7 +11,8 @@ import numpy as np
 from forebay.core.errors import InvalidRequest, ItemFailed
 from forebay.core.info import ModelInfo
 from forebay.core.params import TextParams
-from forebay.core.request import Scorable, ScoreReply, ScoreRequest, SideName
+from forebay.core.request import Scorable, ScoreReply, ScoreRequest
+from forebay.core.sides import SideName
 from forebay.server.fields import max_tokens_of
 from forebay.server.matrices import VECTOR_KEYS, is_matrix, read_entry, read_rows
 from forebay.server.schema import Body, json_type

@@ -20,6 +20,7 @@ from forebay.text.framed import FramedPairs, PairLimits
 from forebay.text.frames import Frame, read_frame
 from forebay.text.late import LateSide
 from forebay.text.listing import TokenList, list_tokens
+from forebay.text.meaning import check_media, refuse_single
 from forebay.text.pairs import check_pairs, longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
@@ -62,8 +63,9 @@ class TextTokenizer:
     ``split_len`` is how many tokens of a long text are read by windows (None: it is cut), each of which repeats the
     last ``overlap`` tokens of the one before it; ``unknown_id`` is the id of what the vocabulary lacks; ``num_types``
     the number of token types that the model tells apart; ``late`` are the two sides of late interaction, in models
-    for it: a text of no side is read as a document; ``template`` makes one text of a pair; ``frames_once`` leaves out
-    a special token that the text has at that end already.
+    for it: a text of no side is read as a document; ``template`` makes one text of a pair, and then single texts are
+    refused unless they come without special tokens, whole templates; ``frames_once`` leaves out a special token that
+    the text has at that end already; ``media_ids`` are tokens that stand for what is no text, and are refused.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -82,6 +84,7 @@ class TextTokenizer:
         template: PairTemplate | None = None,
         frames_once: bool = False,
         late: Mapping[str, LateSide] | None = None,
+        media_ids: frozenset[int] = frozenset(),
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -101,6 +104,12 @@ class TextTokenizer:
         self._late = late
         self._framed = None if template is None else FramedPairs(tokenizer, template, self._encode_batch)
         self._frames_once = frames_once
+        self._media_ids = np.array(sorted(media_ids), np.int32)
+
+    @property
+    def reads_pairs_only(self) -> bool:
+        """Whether a single text means nothing, unless it is a whole template."""
+        return self._framed is not None
 
     @property
     def takes_instruction(self) -> bool:
@@ -113,6 +122,8 @@ class TextTokenizer:
         ``splits`` cuts a longer text into windows with a frame each, up to ``split_len`` tokens in all, where the
         model was loaded so.
         """
+        if self._framed is not None and params.add_special_tokens:
+            refuse_single(items)
         frame = self._frame if params.add_special_tokens else self._no_frame
         late = self._late_side(params)
         num_specials = len(frame) + len(late.marker)
@@ -145,6 +156,7 @@ class TextTokenizer:
         window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
         window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
         ids = [wrap(window) for parts in windows for window in parts]
+        check_media(ids, self._media_ids, np.repeat(np.arange(len(items)), counts))
         readings = None
         if self._late is not None:
             completed = [late.complete(row, self.max_len) for row in ids]
@@ -221,6 +233,7 @@ class TextTokenizer:
                 "template included; send shorter texts, or allow truncation",
                 index=index,
             )
+        check_media(ids, self._media_ids, np.arange(len(ids)))
         return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
 
     def _pair_bodies(

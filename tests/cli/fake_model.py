@@ -19,7 +19,8 @@ from forebay.core.errors import CheckpointNotFound, InputTooLong, InvalidRequest
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.outputs import Ranked, RerankOutput, ScoreOutput, rank
 from forebay.core.params import Abilities, PoolingParams, TextParams
-from forebay.core.request import DOCUMENTS, QUERIES, Reply, SparseVector
+from forebay.core.request import Reply, SparseVector
+from forebay.core.sides import DOCUMENTS, QUERIES
 from forebay.core.tasks import Task
 from forebay.text.spans import Spans
 

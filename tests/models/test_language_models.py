@@ -27,7 +27,7 @@ def unit(rows: list[np.ndarray]) -> np.ndarray:
     return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "mistral", "gemma2", "gpt2", "gpt_neox"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "mistral", "gemma", "gemma2", "gpt2", "gpt_neox"])
 def test_a_language_model_becomes_an_embedder(tmp_path: Path, family: str) -> None:
     folder = save(tmp_path / "model", family, "CausalLM", ends="$A </s>")
     states = states_of(folder, ids_of(folder, TEXTS))
@@ -48,7 +48,7 @@ def test_a_language_model_is_not_converted_unasked(tmp_path: Path) -> None:
         PoolingModel(str(folder))
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "mistral", "gemma2", "gpt2", "gpt_neox"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "mistral", "gemma", "gemma2", "gpt2", "gpt_neox"])
 @pytest.mark.parametrize("ends", ["$A", "$A </s>"])
 def test_sequence_classifiers(tmp_path: Path, family: str, ends: str) -> None:
     folder = save(tmp_path / "model", family, "SequenceClassification", ends=ends, num_labels=3)

@@ -4,10 +4,8 @@ The reference computes the same quality from its own scores, and the quality bea
 """
 
 import csv
-import gzip
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -101,58 +99,6 @@ def test_trecqa_with_a_cross_encoder() -> None:
     with PoolingModel(str(folder)) as model:
         ranked = [[one.index for one in model.rerank(item.query, item.candidates)] for item in questions]
     assert np.abs(np.array(quality(questions, ranked)) - quality(questions, expected)).max() <= TOLERANCE
-
-
-NUM_QUERIES, NUM_WRONG = 25, 15
-
-
-def test_scifact_reranked(model: PoolingModel) -> None:
-    """Each query's right documents among fifteen that the whole corpus gives in a fixed order."""
-    folder = _found(DATA / "scifact")
-    documents = _read_corpus(folder)
-    right = _read_qrels(folder)
-    lines = (folder / "queries.tsv").read_text(encoding="utf-8").splitlines()
-    queries = dict(line.split("\t")[:2] for line in lines)
-    chosen = [key for key in queries if key in right][:NUM_QUERIES]
-    names, random = sorted(documents), np.random.default_rng(7)
-    questions = []
-    for key in chosen:
-        pool = sorted({*right[key], *random.choice(names, NUM_WRONG, replace=False).tolist()})
-        questions.append(Question(queries[key], [documents[name] for name in pool], [n in right[key] for n in pool]))
-    ranked = [[one.index for one in model.rerank(item.query, item.candidates)] for item in questions]
-    reference = Reference(Path(model.info.path))
-    expected = []
-    for item in questions:
-        vectors = reference.embed([item.query, *item.candidates])
-        expected.append(stable_order(vectors[1:] @ vectors[0]))
-    found = np.mean([_ndcg(item, order) for item, order in zip(questions, ranked, strict=True)])
-    wanted = np.mean([_ndcg(item, order) for item, order in zip(questions, expected, strict=True)])
-    assert abs(found - wanted) <= TOLERANCE
-    assert found > 0.8
-    turned = np.mean([_ndcg(item, order[::-1]) for item, order in zip(questions, ranked, strict=True)])
-    assert turned < 0.6
-
-
-def _ndcg(item: Question, order: Sequence[int], depth: int = 10) -> float:
-    discounts = 1 / np.log2(np.arange(2, depth + 2))
-    gains = item.is_right[list(order)][:depth]
-    best = discounts[: int(item.is_right.sum())]
-    return float((gains * discounts[: len(gains)]).sum() / best.sum())
-
-
-def _read_corpus(folder: Path) -> dict[str, str]:
-    with gzip.open(folder / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    return {str(row["_id"]): f"{row['title']} {row['text']}".strip() for row in rows}
-
-
-def _read_qrels(folder: Path) -> Mapping[str, set[str]]:
-    right: dict[str, set[str]] = defaultdict(set)
-    for line in (folder / "qrels.txt").read_text(encoding="utf-8").splitlines():
-        query, _, document, grade = line.split()
-        if int(grade) > 0:
-            right[query].add(document)
-    return right
 
 
 def test_trecqa_by_token_vectors() -> None:

@@ -96,3 +96,13 @@ def test_a_familys_prompts_are_turned_on_by_name(tmp_path: Path) -> None:
         assert not np.array_equal(model.embed("mills", input_type="document").embeddings, expected)
     with pytest.raises(Exception, match="known families: bge-en, e5"):
         PoolingModel(str(folder), convert="embed", prompts="e6")
+
+
+def test_three_who_ask_for_an_end_get_one(tmp_path: Path) -> None:
+    """The template, the tokenizer's flag and sentence-transformers' settings, all at once."""
+    folder = save(tmp_path / "model", "mistral", "CausalLM", ends="$A </s>", tokenizer_config={"add_eos_token": True})
+    settings = '{"max_seq_length": 64, "processor_kwargs": {"add_eos_token": true}}'
+    (folder / "sentence_bert_config.json").write_text(settings)
+    (body,) = ids_of(folder, ["a river"], specials=False)
+    with PoolingModel(str(folder), convert="embed") as model:
+        assert encode(model, "a river") == encode(model, "a river</s>") == [*body, EOS]

@@ -15,7 +15,8 @@ import orjson
 from forebay.core.errors import ForebayError, InvalidRequest
 from forebay.core.info import ModelInfo
 from forebay.core.outputs import rank
-from forebay.core.request import ScoreReply, SideName
+from forebay.core.request import ScoreReply
+from forebay.core.sides import SideName
 from forebay.server.dialect import Answer, Dialect, Operation, RenderError, ScoreCall, Served
 from forebay.server.dialects.openai import render_error as render_openai_error
 from forebay.server.dialects.tei import render_error as render_tei_error

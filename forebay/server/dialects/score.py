@@ -9,7 +9,8 @@ from typing import Any
 
 from forebay.core.errors import InvalidRequest
 from forebay.core.info import ModelInfo
-from forebay.core.request import ScoreReply, SideName
+from forebay.core.request import ScoreReply
+from forebay.core.sides import SideName
 from forebay.server.dialect import Answer, Dialect, Operation, ScoreCall, Served
 from forebay.server.dialects.openai import render_error
 from forebay.server.envelope import answer_list

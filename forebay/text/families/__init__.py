@@ -17,6 +17,8 @@ from forebay.text.templates import INSTRUCTION, PairTemplate, check_places, pars
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "names": list,
+    "configs": list,
+    "mark": str,
     "pieces": list,
     "instruction": str,
     "instruction_format": str,
@@ -44,12 +46,25 @@ class RerankerFamily:
     source: str = ""
 
 
-def find_reranker(names: Sequence[str]) -> RerankerFamily | None:
-    """Return the family that one of a checkpoint's names tells."""
-    for family, entry in _table("rerankers.toml").items():
-        for pattern in entry.get("names", ()):
-            if any(re.search(pattern, name, re.IGNORECASE) for name in names):
-                return _make_family(family, entry, "a known family's name")
+def find_reranker(
+    config: Mapping[str, Any], chat_template: str | None, names: Sequence[tuple[str, str]]
+) -> RerankerFamily | None:
+    """Return the family that a checkpoint's files tell: fields of its config, its chat template, then its names.
+
+    ``names`` are pairs of who says so and what.
+    """
+    table = _table("rerankers.toml")
+    for family, entry in table.items():
+        for fields in entry.get("configs", ()):
+            if all(config.get(name) == value for name, value in fields.items()):
+                return _make_family(family, entry, f"config.json: {', '.join(fields)}")
+    for family, entry in table.items():
+        if "mark" in entry and entry["mark"] in (chat_template or ""):
+            return _make_family(family, entry, "the text of the chat template")
+    for source, name in names:
+        for family, entry in table.items():
+            if any(re.search(pattern, name, re.IGNORECASE) for pattern in entry.get("names", ())):
+                return _make_family(family, entry, source)
     return None
 
 

@@ -134,7 +134,9 @@ class TextTokenizer:
         wrap = frame.wrap_once if self._frames_once else frame.wrap
         is_whole = not any(was_cut) and max(map(len, bodies), default=0) <= room
         if is_whole and self._late is None and not (prompt and self._skips_prompt):
-            return _as_they_are([wrap(body) for body in bodies])
+            whole = [wrap(body) for body in bodies]
+            check_media(whole, self._media_ids, np.arange(len(items)))
+            return _as_they_are(whole)
         num_body = np.fromiter((len(body) for body in bodies), np.int64, len(bodies))
         truncated = (num_body > limit) | np.array(was_cut, np.bool_)
         if not params.truncate and truncated.any():

@@ -9,11 +9,12 @@ and its neighbours their vectors. The loop itself goes on.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from forebay.core.config import EngineLimits
 from forebay.core.errors import Cancelled, DeadlineExceeded, EngineError, ItemFailed, NotReady, Overloaded
-from forebay.core.events import Event, Observer, RequestDone, RequestDropped, StepDone
+from forebay.core.events import Event, Observer, RequestDone, RequestDropped, StepDone, ignore
 from forebay.core.info import Decision
 from forebay.core.request import Reply
 from forebay.engine.prefill import Prefill
@@ -163,9 +164,10 @@ class Engine:
                 self._scheduler.note_speed(step.num_tokens, ran.forward_seconds)
         self._take(ran)
         self._add_back([seq for seq in step.sequences if not seq.is_last_chunk])
-        queued_sequences, queued_tokens = self.count_queued()
-        self._observe(
-            StepDone(
+
+        def tell() -> StepDone:
+            queued_sequences, queued_tokens = self.count_queued()
+            return StepDone(
                 num_sequences=len(step.sequences),
                 num_tokens=step.num_tokens,
                 budget=step.budget,
@@ -177,7 +179,8 @@ class Engine:
                 held_blocks=num_held,
                 num_blocks=0 if pool is None else pool.size,
             )
-        )
+
+        self._observe(tell)
 
     def _add_back(self, sequences: list[Sequence]) -> None:
         """Queue what is not complete yet, unless nobody waits for it."""
@@ -239,7 +242,7 @@ class Engine:
         if job.is_over or not job.future.set_running_or_notify_cancel():
             return
         self._observe(
-            RequestDone(
+            lambda: RequestDone(
                 num_items=len(job.sequences),
                 num_tokens=int(reply.num_tokens.sum()),
                 num_truncated=int(reply.truncated.sum()),
@@ -251,10 +254,13 @@ class Engine:
 
     def _see_cancel(self, future: "Future[Reply]", num_items: int) -> None:
         if future.cancelled():
-            self._observe(RequestDropped(Cancelled.code, num_items))
+            self._observe(lambda: RequestDropped(Cancelled.code, num_items))
 
-    def _observe(self, event: Event) -> None:
-        """Tell the observer; what it raises is its own affair and must not cost a request its answer."""
+    def _observe(self, tell: Callable[[], Event]) -> None:
+        """Tell the observer, if there is one; what it raises is its own affair and must not cost a request its answer."""
+        if self._observer is ignore:
+            return
+        event = tell()
         try:
             self._observer(event)
         except Exception:
@@ -263,7 +269,7 @@ class Engine:
     def _drop(self, job: Job, error: EngineError) -> None:
         job.release()
         if job.abort(error):
-            self._observe(RequestDropped(error.code, len(job.sequences)))
+            self._observe(lambda: RequestDropped(error.code, len(job.sequences)))
 
 
 _NOT_FINITE = (

@@ -6,6 +6,7 @@ Heads compute in float32 whatever the model's dtype, so that nothing is lost beh
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -48,7 +49,7 @@ class LayerNorm:
 
 def normalize(x: Tensor) -> Tensor:
     """Scale each vector to unit length; a zero vector stays zero. [n, D] → [n, D]."""
-    return F.normalize(x, dim=-1, eps=1e-12)
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,8 +131,14 @@ class TextTokenizer:
         side = params.truncation_side or self._side
         limit = room if self.split_len is None or not splits else max(room, self.split_len - num_specials)
         bodies, was_cut = self._bodies(items, params, prompt, limit, side)
+        wrap = frame.wrap_once if self._frames_once else frame.wrap
+        is_whole = not any(was_cut) and max(map(len, bodies), default=0) <= room
+        if is_whole and self._late is None and not (prompt and self._skips_prompt):
+            whole = [wrap(body) for body in bodies]
+            check_media(whole, self._media_ids, np.arange(len(items)))
+            return _as_they_are(whole)
         num_body = np.fromiter((len(body) for body in bodies), np.int64, len(bodies))
-        truncated = (num_body > limit) | was_cut
+        truncated = (num_body > limit) | np.array(was_cut, np.bool_)
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
             found = f"has {int(num_body[index]) + num_specials} tokens or more"
@@ -151,7 +157,6 @@ class TextTokenizer:
         first = np.cumsum(counts) - counts
         window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
         window_prompt_lens[first] = np.minimum(prompt_lens, room + len(frame.prefix))
-        wrap = frame.wrap_once if self._frames_once else frame.wrap
         ids = [wrap(window) for parts in windows for window in parts]
         check_media(ids, self._media_ids, np.repeat(np.arange(len(items)), counts))
         readings = None
@@ -299,26 +304,23 @@ class TextTokenizer:
 
     def _bodies(
         self, items: Sequence[Item], params: TextParams, prompt: str, room: int, side: Side
-    ) -> tuple[list[Ids], NDArray[np.bool_]]:
+    ) -> tuple[list[Ids], list[bool]]:
         """Token ids of every item without the frame, more than ``room`` where there are as many.
 
         The flags tell which texts were cut although what was read of them gave fewer.
         """
-        is_text = np.fromiter((isinstance(item, str) for item in items), np.bool_, len(items))
-        if not is_text.all() and (params.prompt or params.prompt_name):
+        texts = [prompt + item for item in items if isinstance(item, str)]
+        if len(texts) < len(items) and (params.prompt or params.prompt_name):
             raise InvalidRequest(
                 "a prompt can be put before texts only; add its tokens to the token ids instead", field="prompt"
             )
-        texts = [prompt + item for item in items if isinstance(item, str)]
-        encoded, text_was_cut = self._encode_texts(texts, room, side)
-        was_cut = np.zeros(len(items), np.bool_)
-        was_cut[is_text] = text_was_cut
-        rest = iter(encoded)
+        encoded, was_cut = self._encode_texts(texts, room, side)
+        rest, flags = iter(encoded), iter(was_cut)
         bodies = [
             next(rest) if isinstance(item, str) else self._check_ids(item, index, params)
             for index, item in enumerate(items)
         ]
-        return bodies, was_cut
+        return bodies, [isinstance(item, str) and next(flags) for item in items]
 
     def _encode_texts(self, texts: list[str], room: int, side: Side) -> tuple[list[Ids], list[bool]]:
         limit = first_limit(room)
@@ -338,7 +340,7 @@ class TextTokenizer:
         except (TypeError, UnicodeEncodeError):  # lone surrogates, which Rust strings can't hold
             encodings = self._tokenizer.encode_batch_fast([_mend(text) for text in texts], add_special_tokens=False)
         ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
-        if any(len(row) and int(row.max()) >= self._vocab_size for row in ids):
+        if ids and int(np.concatenate(ids).max(initial=0)) >= self._vocab_size:
             raise InvalidRequest(
                 f"the tokenizer gave an id outside of the model's vocabulary of {self._vocab_size}; "
                 "tokenizer and weights of this checkpoint do not belong together"
@@ -376,6 +378,12 @@ class TextTokenizer:
         num_left = np.maximum(len(self._encode_batch([prompt])[0]) - num_cut, 0)
         is_text = np.fromiter((isinstance(item, str) for item in items), np.bool_, len(items))
         return np.where(is_text, len(frame.prefix) + num_left, 0)
+
+
+def _as_they_are(ids: list[Ids]) -> Encoded:
+    """One sequence an item, of which nothing was cut and all is pooled."""
+    num = len(ids)
+    return Encoded(ids, np.zeros(num, np.bool_), np.zeros(num, np.int64), np.arange(num))
 
 
 def split(ids: Ids, size: int, overlap: int = 0) -> list[Ids]:

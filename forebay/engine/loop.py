@@ -257,7 +257,7 @@ class Engine:
             self._observe(lambda: RequestDropped(Cancelled.code, num_items))
 
     def _observe(self, tell: Callable[[], Event]) -> None:
-        """Tell the observer, if there is one; what it raises is its own affair and must not cost a request its answer."""
+        """Tell the observer, if there is one; what it raises must not cost a request its answer."""
         if self._observer is ignore:
             return
         event = tell()

@@ -24,6 +24,7 @@ from forebay.text.meaning import check_media, refuse_single
 from forebay.text.pairs import check_pairs, longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
+from forebay.text.windows import cut_ids, split
 
 Ids = NDArray[np.int32]
 
@@ -152,7 +153,7 @@ class TextTokenizer:
         num_cut = np.maximum(num_body - limit, 0)
         prompt_lens = self._prompt_lens(items, prompt, frame, num_cut if side == "left" else np.zeros_like(num_cut))
         prompt_lens = np.minimum(prompt_lens, num_body - num_cut + len(frame.prefix))
-        windows = [split(_cut(body, limit, side), max(room, 1), self._overlap) for body in bodies]
+        windows = [split(cut_ids(body, limit, side), max(room, 1), self._overlap) for body in bodies]
         counts = np.fromiter(map(len, windows), np.int64, len(windows))
         first = np.cumsum(counts) - counts
         window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
@@ -203,11 +204,11 @@ class TextTokenizer:
                 index=index,
             )
         pairs = [
-            (index, _cut(first, cut, side), window)
+            (index, cut_ids(first, cut, side), window)
             for index, (first, second, cut, size) in enumerate(
                 zip(one, other, num_first.tolist(), num_read.tolist(), strict=True)
             )
-            for window in split(_cut(second, size, side), max(room - cut, 1), self._overlap)
+            for window in split(cut_ids(second, size, side), max(room - cut, 1), self._overlap)
         ]
         ids = [frame.wrap(first, second) for _, first, second in pairs]
         has_types = min(self._num_types, frame.num_types) > 1
@@ -386,25 +387,10 @@ def _as_they_are(ids: list[Ids]) -> Encoded:
     return Encoded(ids, np.zeros(num, np.bool_), np.zeros(num, np.int64), np.arange(num))
 
 
-def split(ids: Ids, size: int, overlap: int = 0) -> list[Ids]:
-    """Cut ids into windows of at most ``size``; one window where they fit, also where there are none.
-
-    A window begins with the last ``overlap`` ids of the one before it, at most half of its size.
-    """
-    overlap = min(overlap, size // 2)
-    return [ids[start : start + size] for start in range(0, max(len(ids) - overlap, 1), size - overlap)]
-
-
 def _side_limit(params: TextParams) -> int:
     """The most tokens, special ones not counted, that a text of this side of a comparison may have."""
     limits = {"query": params.max_tokens_per_query, "document": params.max_tokens_per_doc}
     return limits.get(params.input_type or "") or _NO_LIMIT
-
-
-def _cut(ids: Ids, room: int, side: Side) -> Ids:
-    if len(ids) <= room:
-        return ids
-    return ids[:room] if side == "right" else ids[len(ids) - room :]
 
 
 def _mend(text: str) -> str:

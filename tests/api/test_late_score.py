@@ -12,7 +12,7 @@ from forebay import PoolingModel
 from forebay.core.errors import InputTooLong, InvalidRequest, ItemFailed
 from forebay.core.request import Reply, Request, ScoreRequest
 from forebay.core.tasks import Task
-from forebay.text.tokenizer import split
+from forebay.text.windows import split
 from tests.models.test_m3 import COLBERT, make
 from tests.support.store import Store
 from tests.support.texts import sentence

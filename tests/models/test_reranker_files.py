@@ -127,7 +127,7 @@ def test_jina_reranker_m0(tmp_path: Path, layout: str) -> None:
         assert found["template"] == ("jina-reranker-m0", "config.json: architectures")
         assert found["vision"][0].startswith("not loaded: ")
         assert not found["vision"][0].startswith("not loaded: 0 ")
-        with pytest.raises(InvalidRequest, match=r"input\[1\] holds a token that stands for an image"):
+        with pytest.raises(InvalidRequest, match=r"documents\[1] holds a token that stands for an image"):
             score(model, [("a", "b"), ("a", "see <extra_0>")])
         with pytest.raises(InvalidRequest, match="single text"):
             model.classify("a river")

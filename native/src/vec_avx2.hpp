@@ -41,6 +41,8 @@ struct Vec {
   static T keep_first(T x, int n, T other) {
     return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(first(n)));
   }
+  // sum += a * b. GCC keeps many sums in registers only if the instruction is written as such.
+  static void accumulate(T& sum, T a, T b) { asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b)); }
   static float lane0(T x) { return _mm256_cvtss_f32(x); }
   static float least(T x) {
     __m128 y = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

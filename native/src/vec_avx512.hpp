@@ -35,6 +35,8 @@ struct Vec {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
   }
   static T keep_first(T x, int n, T other) { return _mm512_mask_blend_ps(first(n), other, x); }
+  // sum += a * b. GCC keeps many sums in registers only if the instruction is written as such.
+  static void accumulate(T& sum, T a, T b) { asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
   static float lane0(T x) { return _mm512_cvtss_f32(x); }
   static float least(T x) { return _mm512_reduce_min_ps(x); }
   static float greatest(T x) { return _mm512_reduce_max_ps(x); }

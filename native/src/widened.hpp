@@ -39,7 +39,7 @@ struct Widened {
       __builtin_memcpy(&value, a + r * stride, sizeof value);
       const T row = Vec::set1(value);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) acc[r][v] = Vec::fma(row, column[v], acc[r][v]);
+      for (int v = 0; v < V; ++v) Vec::accumulate(acc[r][v], row, column[v]);
     }
   }
 

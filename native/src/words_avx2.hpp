@@ -15,8 +15,10 @@ struct Words {
   static __m256i column(const char* weights) {
     return _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(weights)));
   }
+  // GCC keeps the sums in registers only if the instructions are written as such.
   static void add(__m256i& sum, __m256i row, __m256i column) {
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(row, column));
+    __m256i both;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(both) : "x"(row), "x"(column));
   }
 };
 

@@ -15,8 +15,10 @@ struct Words {
   static __m512i column(const char* weights) {
     return _mm512_cvtepi8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(weights)));
   }
+  // GCC keeps the sums in registers only if the instructions are written as such.
   static void add(__m512i& sum, __m512i row, __m512i column) {
-    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(row, column));
+    __m512i both;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(both) : "v"(row), "v"(column));
   }
 };
 

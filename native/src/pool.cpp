@@ -14,15 +14,16 @@ constexpr std::chrono::microseconds kSpin{60};
 constexpr int kSpinsPerLook = 64;  // reading the clock costs as much as a few dozen looks at the word
 }  // namespace
 
-void await_change(std::atomic<unsigned>& word, unsigned old) {
+bool await_change(std::atomic<unsigned>& word, unsigned old) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < kSpinsPerLook; ++i) {
-      if (word.load(std::memory_order_acquire) != old) return;
+      if (word.load(std::memory_order_acquire) != old) return false;
       _mm_pause();
     }
   } while (std::chrono::steady_clock::now() < end);
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+  return true;
 }
 
 Pool& Pool::get() {

@@ -9,8 +9,8 @@
 
 namespace forebay {
 
-// Waits until `word` is no longer `old`.
-void await_change(std::atomic<unsigned>& word, unsigned old);
+// Waits until `word` is no longer `old`; tells whether that took so long that it went to sleep.
+bool await_change(std::atomic<unsigned>& word, unsigned old);
 
 // How far the threads of a run are with one part of it, which is done in units. Whoever is free takes the next unit; nobody
 // waits for a thread that has taken none.
@@ -21,15 +21,17 @@ class alignas(64) Progress {
     next_.store(0, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
   }
-  // Calls work(unit) for units until all are taken, and returns when all are done.
+  // Calls work(unit) for units until all are taken, and returns when all are done: whether it slept until they were.
   template <class Work>
-  void share(Work&& work) {
+  bool share(Work&& work) {
     for (long unit; (unit = next_.fetch_add(1, std::memory_order_relaxed)) < units_;) {
       work(unit);
       if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<unsigned>(units_)) done_.notify_all();
     }
+    bool slept = false;
     for (unsigned done; (done = done_.load(std::memory_order_acquire)) != static_cast<unsigned>(units_);)
-      await_change(done_, done);
+      slept = await_change(done_, done) || slept;
+    return slept;
   }
 
  private:

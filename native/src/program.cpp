@@ -11,6 +11,7 @@ namespace forebay {
 namespace {
 constexpr long kGroupRows = 512;  // a thread's activations then stay near it, and weights are read seldom enough
 constexpr long kMostColumnRows = 48;  // more are done sooner in blocks of rows
+constexpr int kAlone = 16;            // short steps that are not shared after one that had to wait for another thread
 constexpr int kUnitRows = 2;          // where columns are cut: of the operations between linear layers
 constexpr int kPartRows = 192;       // queries that are computed together where threads share a sequence
 constexpr double kMaxIdle = 1.15;    // groups may take so many times longer than an even share of the rows would
@@ -162,11 +163,14 @@ Cut Program::choose_cut(const Step& step, Cut wish) const {
   return is_shared || (step.threads > 1 && !are_balanced(step)) ? Cut::rows : Cut::groups;
 }
 
-void Program::run(const Step& step, Cut wish) {
-  if (step.tokens() == 0) return;
-  check(step);
+void Program::run(const Step& given, Cut wish) {
+  if (given.tokens() == 0) return;
+  check(given);
   Pool& pool = Pool::get();
   const std::lock_guard<std::mutex> lock(pool.mutex);
+  Step step = given;
+  // Whoever shares the processor with others waits whenever a thread loses its core with a unit in hand.
+  if (wish == Cut::automatic && step.tokens() <= kMostColumnRows && num_alone_ > 0) --num_alone_, step.threads = 1;
   make_groups(step);
   const Cut cut = choose_cut(step, wish);
   const bool is_shared = cut != Cut::groups, by_columns = cut == Cut::columns;
@@ -218,22 +222,25 @@ void Program::run_shared(const Run& run, int worker) {
   Place place{all, globals_[0].data(), locals_[run.by_columns ? 0 : worker].data(), scratch_[worker].data()};
   for (std::size_t i = 0; i < run.stretches.size(); ++i) {
     const Stretch& stretch = run.stretches[i];
-    const Op& op = ops_[stretch.first];
     bool is_first = true;
-    progress_[i].share([&](long unit) {
-      if (stretch.unit == Stretch::Unit::rows) {
-        const long first = unit * run.height;
-        if (!run.by_columns) place.local_row = first;
-        run_rows(step, stretch, place, first, static_cast<int>(std::min(run.height, all.rows - first)));
-      } else if (stretch.unit == Stretch::Unit::columns) {
-        run_columns(run, op, place, unit, is_first);
-      } else {
-        const int heads = op.attention.heads.kv_count;
-        attend(step, op, place, parts_[unit / heads], static_cast<int>(unit % heads));
-      }
+    const bool slept = progress_[i].share([&](long unit) {
+      run_unit(run, stretch, place, unit, is_first);
       is_first = false;
     });
+    if (slept && worker == 0 && run.by_columns) num_alone_ = kAlone;
   }
+}
+
+void Program::run_unit(const Run& run, const Stretch& stretch, Place& place, long unit, bool is_first) const {
+  const Op& op = ops_[stretch.first];
+  if (stretch.unit == Stretch::Unit::columns) return run_columns(run, op, place, unit, is_first);
+  if (stretch.unit == Stretch::Unit::head) {
+    const int heads = op.attention.heads.kv_count;
+    return attend(run.step, op, place, parts_[unit / heads], static_cast<int>(unit % heads));
+  }
+  const long first = unit * run.height;
+  if (!run.by_columns) place.local_row = first;
+  run_rows(run.step, stretch, place, first, static_cast<int>(std::min(run.height, place.group.rows - first)));
 }
 
 // One panel of a linear layer for all rows; while it is computed, the one that this thread may come to next is fetched.

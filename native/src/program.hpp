@@ -172,6 +172,7 @@ class Program {
   void reserve(const Step& step, bool is_shared);
   void run_group(const Step& step, const Group& group, int worker);
   void run_shared(const Run& run, int worker);
+  void run_unit(const Run& run, const Stretch& stretch, Place& place, long unit, bool is_first) const;
   long count_units(const Run& run, const Stretch& stretch) const;
   void run_blocks(const Step& step, const Stretch& stretch, const Place& place) const;
   void run_rows(const Step& step, const Stretch& stretch, const Place& place, long first, int rows) const;
@@ -195,6 +196,7 @@ class Program {
   std::vector<Group> groups_;                        // of the step under way
   std::vector<Part> parts_;                          // the same, in the order of the sequences
   std::vector<Progress> progress_;                   // with each stretch that threads share
+  int num_alone_ = 0;                                // short steps to come that are left to one thread
   std::vector<Floats> globals_, locals_, scratch_;  // by worker, kept from step to step
 };
 

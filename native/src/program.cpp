@@ -10,7 +10,7 @@ namespace forebay {
 
 namespace {
 constexpr long kGroupRows = 512;  // a thread's activations then stay near it, and weights are read seldom enough
-constexpr long kMostColumnRows = 48;  // more are done sooner in blocks of rows
+constexpr long kMostColumnRows = 32;  // more are done sooner in blocks of rows
 constexpr int kAlone = 16;            // short steps that are not shared after one that had to wait for another thread
 constexpr int kUnitRows = 2;          // where columns are cut: of the operations between linear layers
 constexpr int kPartRows = 192;       // queries that are computed together where threads share a sequence
@@ -159,8 +159,8 @@ Cut Program::choose_cut(const Step& step, Cut wish) const {
   if (wish == Cut::groups) return is_shared ? Cut::rows : wish;
   if (wish == Cut::columns) return step.tokens() > kBlockRows ? Cut::rows : wish;
   if (wish == Cut::rows) return wish;
-  if (step.threads > 1 && step.tokens() <= kMostColumnRows) return Cut::columns;
-  return is_shared || (step.threads > 1 && !are_balanced(step)) ? Cut::rows : Cut::groups;
+  if (!is_shared && (step.threads == 1 || are_balanced(step))) return Cut::groups;
+  return step.tokens() <= kMostColumnRows ? Cut::columns : Cut::rows;
 }
 
 void Program::run(const Step& given, Cut wish) {
@@ -169,10 +169,10 @@ void Program::run(const Step& given, Cut wish) {
   Pool& pool = Pool::get();
   const std::lock_guard<std::mutex> lock(pool.mutex);
   Step step = given;
-  // Whoever shares the processor with others waits whenever a thread loses its core with a unit in hand.
-  if (wish == Cut::automatic && step.tokens() <= kMostColumnRows && num_alone_ > 0) --num_alone_, step.threads = 1;
   make_groups(step);
   const Cut cut = choose_cut(step, wish);
+  // Where others want the processor too, a thread may lose its core with a unit in hand, and all wait for it.
+  if (wish == Cut::automatic && cut == Cut::columns && num_alone_ > 0) --num_alone_, step.threads = 1;
   const bool is_shared = cut != Cut::groups, by_columns = cut == Cut::columns;
   make_parts(step, is_shared);
   reserve(step, is_shared);

@@ -17,7 +17,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.texts import make_texts, make_texts_of
 from forebay import PoolingModel
 from forebay.engine.loop import Engine
-from forebay.layers.program import Program
+from forebay.layers.native import extension
 
 DTYPES = ("float32", "bfloat16", "int8")
 TOKENS = 12
@@ -66,7 +66,7 @@ def time_one(model: PoolingModel, text: str, calls: int) -> tuple[float, float, 
     for _ in range(calls // 10):
         model.embed(text)
     whole: list[float] = []
-    with watch(Program, "_run") as native:
+    with watch(extension.Program, "run") as native:
         for _ in range(calls):
             started = time.perf_counter()
             model.embed(text)
@@ -78,7 +78,7 @@ def time_one(model: PoolingModel, text: str, calls: int) -> tuple[float, float, 
 def time_bulk(model: PoolingModel, texts: list[str]) -> tuple[float, float]:
     """Seconds of a bulk run in the native program, and those of the engine's thread beside it."""
     with (
-        watch(Program, "_run") as native,
+        watch(extension.Program, "run") as native,
         watch(Engine, "_take_step") as choosing,
         watch(Engine, "_run_guarded") as steps,
     ):

@@ -73,7 +73,7 @@ class Program:
         bias: Floats | None,
         out: Floats,
         threads: int,
-        cut: Literal["automatic", "groups", "rows"] = "automatic",
+        cut: Literal["automatic", "groups", "rows", "columns"] = "automatic",
         seen: Ids | None = None,
         angles: Sequence[tuple[Floats, Ids]] = (),
         pages: Pages | None = None,

@@ -51,7 +51,7 @@ struct Bf16Rows {
     const char* panel = packed + span.low / kPanel * Bf16::panel_bytes(g.size);
     for (int first = span.low; first < span.high; first += kPanel, panel += Bf16::panel_bytes(g.size)) {
       const Cut cut(span.high - first < kPanel ? span.high - first : kPanel);
-      find_low<Bf16>(rows, cut.vecs)(
+      find_low<Bf16, 1>(rows, cut.vecs)(
           {room, bytes, panel, g.size, panel, {nullptr, nullptr, scores + first, Vec::width}, 0, stride});
     }
   }
@@ -64,7 +64,7 @@ struct Bf16Rows {
     const char* panel = values + span.low / kPair * static_cast<long>(kPanel) * 4;
     for (int first = 0; first < g.size; first += kPanel, panel += Bf16::panel_bytes(tile_keys(g.size))) {
       const Cut cut(g.size - first < kPanel ? g.size - first : kPanel);
-      find_low<Bf16>(rows, cut.vecs)({room, bytes, panel, count, panel,
+      find_low<Bf16, 1>(rows, cut.vecs)({room, bytes, panel, count, panel,
                                       {nullptr, goes_on ? dst + first : nullptr, dst + first, cut.last},
                                       g.dst_stride, g.dst_stride});
     }

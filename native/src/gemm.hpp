@@ -15,7 +15,7 @@ struct TileArgs {
   const float* b;  // [depth, vecs * width], readable in full
   long b_stride;
   int depth;
-  const float* ahead;     // lines that a later tile will want, one for every step of the depth
+  const float* ahead;     // lines that a later tile will want, A for every step of the depth
   const float* bias;      // vecs * width floats, or null
   const float* residual;  // [rows, columns], or null
   long residual_stride;
@@ -47,7 +47,7 @@ inline void put(const Row& row, const T (&sums)[V]) {
   }
 }
 
-template <int R, int V>
+template <int R, int V, int A>
 void tile(const TileArgs& g) {
   T acc[R][V];
 #pragma GCC unroll 8
@@ -56,7 +56,8 @@ void tile(const TileArgs& g) {
     for (int v = 0; v < V; ++v) acc[r][v] = Vec::set1(0.0f);
   const float* b = g.b;
   for (int k = 0; k < g.depth; ++k, b += g.b_stride) {
-    __builtin_prefetch(g.ahead + static_cast<long>(k) * kLine, 0, 2);
+#pragma GCC unroll 4
+    for (int line = 0; line < A; ++line) __builtin_prefetch(g.ahead + (static_cast<long>(k) * A + line) * kLine, 0, 2);
     T column[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) column[v] = Vec::load(b + v * Vec::width);
@@ -73,24 +74,34 @@ void tile(const TileArgs& g) {
 }
 
 using Tile = void (*)(const TileArgs&);
-template <int R>
+template <int R, int A>
 constexpr Tile row_of_tiles(int vecs) {
   if constexpr (Vec::max_vecs == 4) {
-    if (vecs == 4) return tile<R, 4>;
-    if (vecs == 3) return tile<R, 3>;
+    if (vecs == 4) return tile<R, 4, A>;
+    if (vecs == 3) return tile<R, 3, A>;
   }
-  return vecs == 2 ? tile<R, 2> : tile<R, 1>;
+  return vecs == 2 ? tile<R, 2, A> : tile<R, 1, A>;
 }
 
+template <int A = 1>
 inline Tile find_tile(int rows, int vecs) {
   switch (rows) {
-    case 1: return row_of_tiles<1>(vecs);
-    case 2: return row_of_tiles<2>(vecs);
-    case 3: return row_of_tiles<3>(vecs);
-    case 4: return row_of_tiles<4>(vecs);
-    case 5: return row_of_tiles<5>(vecs);
-    default: return row_of_tiles<6>(vecs);
+    case 1: return row_of_tiles<1, A>(vecs);
+    case 2: return row_of_tiles<2, A>(vecs);
+    case 3: return row_of_tiles<3, A>(vecs);
+    case 4: return row_of_tiles<4, A>(vecs);
+    case 5: return row_of_tiles<5, A>(vecs);
+    default: return row_of_tiles<6, A>(vecs);
   }
+}
+
+// The lines that each step of the depth fetches ahead, so that a panel's tiles fetch the next panel between them.
+constexpr int kPanelLines = kPanel / kLine;
+inline int lines_ahead(int tiles) { return tiles >= kPanelLines ? 1 : tiles == 1 ? kPanelLines : 2; }
+inline Tile find_tile(int rows, int vecs, int ahead) {
+  if constexpr (kPanelLines == 4)
+    if (ahead > 1) return ahead == 4 ? find_tile<4>(rows, vecs) : find_tile<2>(rows, vecs);
+  return find_tile<1>(rows, vecs);
 }
 
 // Columns of c from a panel of b: how many vectors, and how many columns of the last.
@@ -117,21 +128,21 @@ void pack(const float* weight, int out, int in, float* packed) {
 
 void linear(const LinearArgs& g) {
   if (g.rows == 0) return;
-  const int height = even_height(g.rows);
+  const int height = even_height(g.rows), tiles = (g.rows + height - 1) / height, lines = lines_ahead(tiles);
   for (int first = 0; first < g.out; first += kPanel) {
     const int columns = g.out - first < kPanel ? g.out - first : kPanel;
     const Cut cut(columns);
     const float* panel = g.weight + static_cast<long>(first) * g.in;
-    // The first tile of a panel would wait for the third-level cache: the tiles before fetch its lines piece by piece.
-    const float* next = first + kPanel < g.out ? panel + static_cast<long>(kPanel) * g.in : panel;
-    const float* end = next + static_cast<long>(kPanel) * g.in;
-    for (int row = 0; row < g.rows; row += height, next += static_cast<long>(kLine) * g.in) {
-      const int rows = g.rows - row < height ? g.rows - row : height;
+    // The first tile of a panel would wait for memory: the tiles before fetch its lines piece by piece.
+    const float* next = first + kPanel < g.out ? panel + static_cast<long>(kPanel) * g.in : g.ahead;
+    for (int i = 0; i < tiles; ++i) {
+      const int row = i * height, rows = g.rows - row < height ? g.rows - row : height;
+      const float* ahead = next && i * lines < kPanelLines ? next + static_cast<long>(i) * lines * kLine * g.in : panel;
       float* c = g.dst + row * g.dst_stride + first;
-      find_tile(rows, cut.vecs)({g.src + row * g.src_stride, g.src_stride, panel, kPanel, g.in,
-                                 next < end ? next : panel, g.bias + first,
-                                 g.residual ? g.residual + row * g.residual_stride + first : nullptr,
-                                 g.residual_stride, c, g.dst_stride, cut.last});
+      find_tile(rows, cut.vecs, lines)({g.src + row * g.src_stride, g.src_stride, panel, kPanel, g.in, ahead,
+                                        g.bias + first,
+                                        g.residual ? g.residual + row * g.residual_stride + first : nullptr,
+                                        g.residual_stride, c, g.dst_stride, cut.last});
       if (g.activation != Activation::none)
         for (int r = 0; r < rows; ++r) activate(g.activation, c + r * g.dst_stride, columns);
     }

@@ -57,7 +57,7 @@ struct Int8 {
     head[1] = Vec::lane0(zero);
   }
 
-  template <int R, int V>
+  template <int R, int V, int A>
   static void add_group(const LowTile& g, int group, const char* b, T (&y)[R][V]) {
     Ints acc[R][V];
 #pragma GCC unroll 8
@@ -67,9 +67,10 @@ struct Int8 {
     const float* scales = reinterpret_cast<const float*>(b);
     const char* weights = b + kHead;
     const char* a = g.a + head_bytes(g.in) + group * kGroup * kSize;
-    const char* ahead = g.ahead + (b - g.b) / 4;
-    for (int k = steps(values(g.in, group)); k > 0; --k, weights += kStep, a += 4, ahead += kStep / 4) {
-      __builtin_prefetch(ahead, 0, 2);
+    const char* ahead = g.ahead + (b - g.b) / 4 * A;
+    for (int k = steps(values(g.in, group)); k > 0; --k, weights += kStep, a += 4, ahead += A * (kStep / 4)) {
+#pragma GCC unroll 4
+      for (int line = 0; line < A; ++line) __builtin_prefetch(ahead + line * (kStep / 4), 0, 2);
       Ints column[V];
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) column[v] = Dot::column(weights + v * Vec::width * kTaken);
@@ -94,13 +95,13 @@ struct Int8 {
     }
   }
 
-  template <int R, int V>
+  template <int R, int V, int A>
   static void tile(const LowTile& g) {
     T y[R][V];
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < V; ++v) y[r][v] = Vec::set1(0.0f);
     const char* b = g.b;
-    for (int group = 0; group < groups(g.in); ++group, b += kHead + kGroup * kPanel) add_group<R, V>(g, group, b, y);
+    for (int group = 0; group < groups(g.in); ++group, b += kHead + kGroup * kPanel) add_group<R, V, A>(g, group, b, y);
     put_rows<R, V>(g, y);
   }
 

@@ -25,9 +25,12 @@ struct LinearArgs {
   int rows, in, out;
   Activation activation;
   float* scratch;  // LinearKernel::scratch(rows, in) floats
+  const float* ahead = nullptr;  // weights that a later call will read first, or null
+  bool is_converted = false;     // scratch is as a call with the same rows has left it
 };
 
-// Sizes are in floats, whatever is stored there.
+// Sizes are in floats, whatever is stored there. Of weights for `first` columns, a multiple of a panel, packed_size is also
+// where the columns from there on are packed.
 struct LinearKernel {
   const char* form;  // by which instructions it multiplies, in words
   long (*packed_size)(int out, int in);

@@ -27,7 +27,7 @@ struct Bf16 {
     }
   }
 
-  template <int R, int V>
+  template <int R, int V, int A>
   static void tile(const LowTile& g) {
     T acc[R][V];
 #pragma GCC unroll 8
@@ -37,7 +37,8 @@ struct Bf16 {
     const char* b = g.b;
     const char* a = g.a;
     for (int k = steps(g.in); k > 0; --k, b += kPanel * kPair * 2, a += kPair * 2) {
-      __builtin_prefetch(g.ahead + (b - g.b) / 4, 0, 2);
+#pragma GCC unroll 4
+      for (int line = 0; line < A; ++line) __builtin_prefetch(g.ahead + (b - g.b) / 4 * A + line * 64, 0, 2);
       __m512bh column[V];
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) column[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + v * 64));

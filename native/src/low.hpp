@@ -16,25 +16,32 @@ struct LowTile {
 };
 using LowKernel = void (*)(const LowTile&);
 
-template <class Format, int R>
+template <class Format, int A, int R>
 constexpr LowKernel find_low(int vecs) {
   if constexpr (Vec::max_vecs == 4) {
-    if (vecs == 4) return Format::template tile<R, 4>;
-    if (vecs == 3) return Format::template tile<R, 3>;
+    if (vecs == 4) return Format::template tile<R, 4, A>;
+    if (vecs == 3) return Format::template tile<R, 3, A>;
   }
-  return vecs == 2 ? Format::template tile<R, 2> : Format::template tile<R, 1>;
+  return vecs == 2 ? Format::template tile<R, 2, A> : Format::template tile<R, 1, A>;
+}
+
+template <class Format, int A>
+LowKernel find_low(int rows, int vecs) {
+  switch (rows) {
+    case 1: return find_low<Format, A, 1>(vecs);
+    case 2: return find_low<Format, A, 2>(vecs);
+    case 3: return find_low<Format, A, 3>(vecs);
+    case 4: return find_low<Format, A, 4>(vecs);
+    case 5: return find_low<Format, A, 5>(vecs);
+    default: return find_low<Format, A, 6>(vecs);
+  }
 }
 
 template <class Format>
-LowKernel find_low(int rows, int vecs) {
-  switch (rows) {
-    case 1: return find_low<Format, 1>(vecs);
-    case 2: return find_low<Format, 2>(vecs);
-    case 3: return find_low<Format, 3>(vecs);
-    case 4: return find_low<Format, 4>(vecs);
-    case 5: return find_low<Format, 5>(vecs);
-    default: return find_low<Format, 6>(vecs);
-  }
+LowKernel find_low(int rows, int vecs, int ahead) {
+  if constexpr (kPanelLines == 4)
+    if (ahead > 1) return ahead == 4 ? find_low<Format, 4>(rows, vecs) : find_low<Format, 2>(rows, vecs);
+  return find_low<Format, 1>(rows, vecs);
 }
 
 template <int R, int V>
@@ -75,22 +82,21 @@ void low_linear(const LinearArgs& g) {
   if (g.rows == 0) return;
   const long a_stride = Format::row_bytes(g.in), panel_bytes = Format::panel_bytes(g.in);
   char* const a = reinterpret_cast<char*>(g.scratch);
-  for (int row = 0; row < g.rows; ++row) Format::convert(g.src + row * g.src_stride, g.in, a + row * a_stride);
-  const int height = even_height(g.rows), tiles = (g.rows + height - 1) / height;
+  for (int row = 0; row < g.rows && !g.is_converted; ++row)
+    Format::convert(g.src + row * g.src_stride, g.in, a + row * a_stride);
+  const int height = even_height(g.rows), tiles = (g.rows + height - 1) / height, lines = lines_ahead(tiles);
   const char* panel = reinterpret_cast<const char*>(g.weight);
   for (int first = 0; first < g.out; first += kPanel, panel += panel_bytes) {
     const int columns = g.out - first < kPanel ? g.out - first : kPanel;
     const Cut cut(columns);
-    const bool is_last = first + kPanel >= g.out;
-    const char* next = is_last ? panel : panel + panel_bytes;
+    const char* next = first + kPanel < g.out ? panel + panel_bytes : reinterpret_cast<const char*>(g.ahead);
     for (int i = 0; i < tiles; ++i) {
       const int row = i * height, rows = g.rows - row < height ? g.rows - row : height;
       float* c = g.dst + row * g.dst_stride + first;
-      // A step fetches one line of the next panel: after four tiles all of it has been asked for.
-      const char* ahead = next + (i < 4 ? i : 0) * (panel_bytes / 4 / 64 * 64);
-      find_low<Format>(rows, cut.vecs)({a + row * a_stride, a_stride, panel, g.in, ahead,
-                                        {g.bias + first, g.residual ? g.residual + row * g.residual_stride + first : nullptr,
-                                         c, cut.last}, g.residual_stride, g.dst_stride});
+      const char* ahead = next && i * lines < 4 ? next + i * lines * (panel_bytes / 4 / 64 * 64) : panel;
+      find_low<Format>(rows, cut.vecs, lines)({a + row * a_stride, a_stride, panel, g.in, ahead,
+                                               {g.bias + first, g.residual ? g.residual + row * g.residual_stride + first : nullptr,
+                                                c, cut.last}, g.residual_stride, g.dst_stride});
       if (g.activation != Activation::none)
         for (int r = 0; r < rows; ++r) activate_low(g.activation, c + r * g.dst_stride, columns);
     }

@@ -7,7 +7,8 @@ namespace forebay {
 
 float* Program::rows_of(int slot, const Place& place, long first) const {
   if (slot < 0) return nullptr;
-  if (!slots_[slot].is_global) return place.local + offsets_[slot] * kBlockRows;
+  if (!slots_[slot].is_global)
+    return place.local + offsets_[slot] * kBlockRows + (first - place.local_row) * slots_[slot].width;
   return place.global + offsets_[slot] * place.group.rows + first * slots_[slot].width;
 }
 

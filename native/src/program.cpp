@@ -6,13 +6,13 @@
 #include <stdexcept>
 #include <string>
 
-#include "pool.hpp"
-
 namespace forebay {
 
 namespace {
 constexpr long kGroupRows = 512;  // a thread's activations then stay near it, and weights are read seldom enough
-constexpr long kMinSharedRows = 32;  // fewer are done sooner by one thread than by waking another
+constexpr long kMostColumnRows = 32;  // more are done sooner in blocks of rows
+constexpr int kAlone = 16;            // short steps that are not shared after one that had to wait for another thread
+constexpr int kUnitRows = 2;          // where columns are cut: of the operations between linear layers
 constexpr int kPartRows = 192;       // queries that are computed together where threads share a sequence
 constexpr double kMaxIdle = 1.15;    // groups may take so many times longer than an even share of the rows would
 
@@ -40,12 +40,19 @@ Program::Program(const Kernels& kernels, std::vector<Slot> slots) : kernels_(ker
 }
 
 void Program::append(Op op) {
-  const bool is_attention = op.kind == Op::Kind::attention;
   const int place = static_cast<int>(ops_.size());
-  if (stretches_.empty() || is_attention || stretches_.back().is_attention)
-    stretches_.push_back({place, place + 1, is_attention});
-  else
-    stretches_.back().last = place + 1;
+  const bool is_attention = op.kind == Op::Kind::attention, is_linear = op.kind == Op::Kind::linear;
+  const auto extend = [place](std::vector<Stretch>& stretches, Stretch::Unit unit) {
+    if (stretches.empty() || stretches.back().unit != Stretch::Unit::rows || unit != Stretch::Unit::rows)
+      stretches.push_back({place, place, unit});
+    stretches.back().last = place + 1;
+  };
+  extend(stretches_, is_attention ? Stretch::Unit::head : Stretch::Unit::rows);
+  extend(steps_, is_attention ? Stretch::Unit::head : is_linear ? Stretch::Unit::columns : Stretch::Unit::rows);
+  if (is_linear) {
+    if (last_linear_ >= 0) ops_[last_linear_].next_linear = place;
+    last_linear_ = place;
+  }
   if (op.kind == Op::Kind::show) num_states_ = std::max(num_states_, op.state + 1);
   ops_.push_back(std::move(op));
 }
@@ -105,22 +112,22 @@ bool Program::are_balanced(const Step& step) const {
 }
 
 // Whole sequences, or pieces of them, the last first: causal ones have most to do.
-void Program::make_parts(const Step& step, bool by_rows) {
+void Program::make_parts(const Step& step, bool is_shared) {
   parts_.clear();
   for (int seq = 0; seq < step.num_seqs; ++seq) {
-    const int length = step.length(seq), pieces = by_rows ? (length + kPartRows - 1) / kPartRows : 1;
+    const int length = step.length(seq), pieces = is_shared ? (length + kPartRows - 1) / kPartRows : 1;
     for (int piece = pieces - 1; piece >= 0 && length; --piece) {
-      const int first = by_rows ? piece * kPartRows : 0;
-      parts_.push_back({seq, first, by_rows ? std::min(kPartRows, length - first) : length});
+      const int first = is_shared ? piece * kPartRows : 0;
+      parts_.push_back({seq, first, is_shared ? std::min(kPartRows, length - first) : length});
     }
   }
 }
 
-void Program::reserve(const Step& step, bool by_rows) {
+void Program::reserve(const Step& step, bool is_shared) {
   globals_.resize(std::max<std::size_t>(globals_.size(), step.threads));
   locals_.resize(globals_.size());
   scratch_.resize(globals_.size());
-  long most_rows = by_rows ? step.tokens() : 0, scratch = 0;
+  long most_rows = is_shared ? step.tokens() : 0, scratch = 0;
   int queries = 0;
   for (const Group& group : groups_) most_rows = std::max(most_rows, group.rows);
   for (const Part& part : parts_) queries = std::max(queries, part.rows);
@@ -132,7 +139,7 @@ void Program::reserve(const Step& step, bool by_rows) {
     if (op.kind == Op::Kind::linear) scratch = std::max(scratch, op.linear->kernel->scratch(kBlockRows, op.linear->in));
   }
   for (int worker = 0; worker < step.threads; ++worker) {
-    if (worker == 0 || !by_rows) globals_[worker].at_least(global_width_ * most_rows);
+    if (worker == 0 || !is_shared) globals_[worker].at_least(global_width_ * most_rows);
     locals_[worker].at_least(local_width_ * kBlockRows);
     scratch_[worker].at_least(scratch);
   }
@@ -141,40 +148,55 @@ void Program::reserve(const Step& step, bool by_rows) {
 struct Program::Run {
   Program& program;
   const Step& step;
-  bool by_rows;
-  Barrier barrier;
-  std::atomic<int> next_group;               // counts down: batches are ordered by length, and the longest go first
-  std::vector<std::atomic<long>> next_unit;  // by stretch: attention's (part, head) pairs are taken one by one
+  const std::vector<Stretch>& stretches;
+  bool by_columns;
+  long height;                  // of a unit of rows
+  std::atomic<int> next_group;  // counts down: batches are ordered by length, and the longest go first
 };
 
-void Program::run(const Step& given, Cut cut) {
+Cut Program::choose_cut(const Step& step, Cut wish) const {
+  const bool is_shared = step.kept && step.kept->is_shared;
+  if (wish == Cut::groups) return is_shared ? Cut::rows : wish;
+  if (wish == Cut::columns) return step.tokens() > kBlockRows ? Cut::rows : wish;
+  if (wish == Cut::rows) return wish;
+  if (!is_shared && (step.threads == 1 || are_balanced(step))) return Cut::groups;
+  return step.tokens() <= kMostColumnRows ? Cut::columns : Cut::rows;
+}
+
+void Program::run(const Step& given, Cut wish) {
   if (given.tokens() == 0) return;
   check(given);
   Pool& pool = Pool::get();
   const std::lock_guard<std::mutex> lock(pool.mutex);
   Step step = given;
-  if (step.tokens() < kMinSharedRows && cut == Cut::automatic) step.threads = 1;
   make_groups(step);
-  const bool is_shared = step.kept && step.kept->is_shared;
-  const bool by_rows = cut == Cut::rows || is_shared || (cut == Cut::automatic && step.threads > 1 && !are_balanced(step));
-  make_parts(step, by_rows);
-  reserve(step, by_rows);
-  Run run{*this, step, by_rows, Barrier(step.threads), static_cast<int>(groups_.size()) - 1,
-          std::vector<std::atomic<long>>(by_rows ? stretches_.size() : 0)};
-  auto work = [](void* context, int worker) {
+  const Cut cut = choose_cut(step, wish);
+  // Where others want the processor too, a thread may lose its core with a unit in hand, and all wait for it.
+  if (wish == Cut::automatic && cut == Cut::columns && num_alone_ > 0) --num_alone_, step.threads = 1;
+  const bool is_shared = cut != Cut::groups, by_columns = cut == Cut::columns;
+  make_parts(step, is_shared);
+  reserve(step, is_shared);
+  Run run{*this, step, by_columns ? steps_ : stretches_, by_columns,
+          by_columns ? kUnitRows : block_rows((step.tokens() + step.threads - 1) / step.threads),
+          static_cast<int>(groups_.size()) - 1};
+  if (!is_shared) return pool.run(step.threads, [](void* context, int worker) {
     Run& run = *static_cast<Run*>(context);
-    if (run.by_rows) return run.program.share_rows(run, worker);
     for (int i; (i = run.next_group.fetch_sub(1, std::memory_order_relaxed)) >= 0;)
       run.program.run_group(run.step, run.program.groups_[i], worker);
-  };
-  pool.run(step.threads, work, &run);
+  }, &run);
+  if (progress_.size() < run.stretches.size()) progress_ = std::vector<Progress>(run.stretches.size());
+  for (std::size_t i = 0; i < run.stretches.size(); ++i) progress_[i].reset(count_units(run, run.stretches[i]));
+  pool.run(step.threads, [](void* context, int worker) {
+    const Run& run = *static_cast<const Run*>(context);
+    run.program.run_shared(run, worker);
+  }, &run);
 }
 
 void Program::run_group(const Step& step, const Group& group, int worker) {
   const Place place{group, globals_[worker].data(), locals_[worker].data(), scratch_[worker].data()};
   for (const Stretch& stretch : stretches_) {
-    if (!stretch.is_attention) {
-      run_rows(step, stretch, place, 0, group.rows);
+    if (stretch.unit == Stretch::Unit::rows) {
+      run_blocks(step, stretch, place);
       continue;
     }
     const Op& op = ops_[stretch.first];
@@ -185,32 +207,66 @@ void Program::run_group(const Step& step, const Group& group, int worker) {
   }
 }
 
-void Program::share_rows(Run& run, int worker) {
+long Program::count_units(const Run& run, const Stretch& stretch) const {
+  switch (stretch.unit) {
+    case Stretch::Unit::rows: return (run.step.tokens() + run.height - 1) / run.height;
+    case Stretch::Unit::head: return static_cast<long>(parts_.size()) * ops_[stretch.first].attention.heads.kv_count;
+    case Stretch::Unit::columns: return (ops_[stretch.first].linear->out + kernels_.panel - 1) / kernels_.panel;
+  }
+  return 0;
+}
+
+void Program::run_shared(const Run& run, int worker) {
   const Step& step = run.step;
   const Group all{0, step.num_seqs, 0, step.tokens()};
-  const Place place{all, globals_[0].data(), locals_[worker].data(), scratch_[worker].data()};
-  const long share = (all.rows + step.threads - 1) / step.threads;
-  const long first = std::min(all.rows, share * worker), last = std::min(all.rows, first + share);
-  for (std::size_t i = 0; i < stretches_.size(); ++i) {
-    const Stretch& stretch = stretches_[i];
-    if (stretch.is_attention) {
-      const Op& op = ops_[stretch.first];
-      const int heads = op.attention.heads.kv_count;
-      const long units = static_cast<long>(parts_.size()) * heads;
-      for (long unit; (unit = run.next_unit[i].fetch_add(1, std::memory_order_relaxed)) < units;)
-        attend(step, op, place, parts_[unit / heads], static_cast<int>(unit % heads));
-    } else {
-      run_rows(step, stretch, place, first, last);
-    }
-    if (i + 1 < stretches_.size()) run.barrier.meet();
+  Place place{all, globals_[0].data(), locals_[run.by_columns ? 0 : worker].data(), scratch_[worker].data()};
+  for (std::size_t i = 0; i < run.stretches.size(); ++i) {
+    const Stretch& stretch = run.stretches[i];
+    bool is_first = true;
+    const bool slept = progress_[i].share([&](long unit) {
+      run_unit(run, stretch, place, unit, is_first);
+      is_first = false;
+    });
+    if (slept && worker == 0 && run.by_columns) num_alone_ = kAlone;
   }
 }
 
-void Program::run_rows(const Step& step, const Stretch& stretch, const Place& place, long first, long last) const {
-  const long height = block_rows(last - first);
-  for (long row = first; row < last; row += height)
-    for (int i = stretch.first; i < stretch.last; ++i)
-      run_op(step, ops_[i], place, row, static_cast<int>(std::min(height, last - row)));
+void Program::run_unit(const Run& run, const Stretch& stretch, Place& place, long unit, bool is_first) const {
+  const Op& op = ops_[stretch.first];
+  if (stretch.unit == Stretch::Unit::columns) return run_columns(run, op, place, unit, is_first);
+  if (stretch.unit == Stretch::Unit::head) {
+    const int heads = op.attention.heads.kv_count;
+    return attend(run.step, op, place, parts_[unit / heads], static_cast<int>(unit % heads));
+  }
+  const long first = unit * run.height;
+  if (!run.by_columns) place.local_row = first;
+  run_rows(run.step, stretch, place, first, static_cast<int>(std::min(run.height, place.group.rows - first)));
+}
+
+// One panel of a linear layer for all rows; while it is computed, the one that this thread may come to next is fetched.
+void Program::run_columns(const Run& run, const Op& op, const Place& place, long panel, bool is_first) const {
+  const PackedLinear& l = *op.linear;
+  const int first = static_cast<int>(panel) * kernels_.panel, next = first + run.step.threads * kernels_.panel;
+  const float* ahead = next < l.out ? l.weight.data() + l.kernel->packed_size(next, l.in) : nullptr;
+  if (!ahead && op.next_linear >= 0) ahead = ops_[op.next_linear].linear->weight.data();
+  float* const residual = rows_of(op.residual, place, 0);
+  l.kernel->run({rows_of(op.src, place, 0), l.in, l.weight.data() + l.kernel->packed_size(first, l.in), l.bias.data() + first,
+                 residual ? residual + first : nullptr, l.out, rows_of(op.dst, place, 0) + first, l.out,
+                 static_cast<int>(run.step.tokens()), l.in, std::min(kernels_.panel, l.out - first), op.activation,
+                 place.scratch, ahead, !is_first});
+}
+
+void Program::run_blocks(const Step& step, const Stretch& stretch, const Place& place) const {
+  const long rows = place.group.rows, height = block_rows(rows);
+  Place block = place;
+  for (long row = 0; row < rows; row += height) {
+    block.local_row = row;
+    run_rows(step, stretch, block, row, static_cast<int>(std::min(height, rows - row)));
+  }
+}
+
+void Program::run_rows(const Step& step, const Stretch& stretch, const Place& place, long first, int rows) const {
+  for (int i = stretch.first; i < stretch.last; ++i) run_op(step, ops_[i], place, first, rows);
 }
 
 }  // namespace forebay

@@ -10,6 +10,7 @@
 
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "pool.hpp"
 
 namespace forebay {
 
@@ -74,6 +75,7 @@ struct Op {
   Attention attention;                          // turn, keep, attention
   int angles = -1;                              // turn: which of the step's tables of angles, or none
   int state = 0;                                // show: which layer's state this is
+  int next_linear = -1;                         // linear: the next one among the operations
 };
 
 // Cosines and sines [rows, half | half], and which row is each token's.
@@ -114,10 +116,12 @@ struct Step {
   int length(int seq) const { return static_cast<int>(borders[seq + 1] - borders[seq]); }
 };
 
-// How a step is cut: whole sequences in groups that are taken by whichever thread is free, each of which then runs all
-// layers on its group; or, where that would leave threads idle, the rows of one group among all threads. The latter is
-// also how sequences run that read what others of the same step keep: then all keep before any reads.
-enum class Cut { automatic, groups, rows };
+// How a step is cut. Groups: whole sequences, taken by whichever thread is free, which then runs all layers on them. Where
+// that would leave threads idle, all threads share one group and go through it part by part. Rows: they take blocks of
+// rows. Columns: where there are too few rows for that, they take columns of each linear layer, and so read each weight
+// once between them. Sharing is also how sequences run that read what others of the same step keep: then all keep before
+// any reads.
+enum class Cut { automatic, groups, rows, columns };
 
 constexpr int kBlockRows = 96;  // rows that pass through a whole stretch together: a multiple of every tile's height
 
@@ -135,10 +139,12 @@ class Program {
   void check_kept(int layers, int width) const;
 
  private:
-  // An attention, or the operations between two of them.
+  // Operations that are run on some rows together, one attention on one head of one part, or one linear layer on some of
+  // its columns.
   struct Stretch {
+    enum class Unit { rows, head, columns };
     int first, last;
-    bool is_attention;
+    Unit unit;
   };
   struct Group {
     int first_seq, last_seq;
@@ -154,17 +160,23 @@ class Program {
     float* global;
     float* local;
     float* scratch;
+    long local_row = 0;  // the row that local slots begin with
   };
   struct Run;
 
   void check(const Step& step) const;
   void make_groups(const Step& step);
   bool are_balanced(const Step& step) const;
-  void make_parts(const Step& step, bool by_rows);
-  void reserve(const Step& step, bool by_rows);
+  void make_parts(const Step& step, bool is_shared);
+  Cut choose_cut(const Step& step, Cut wish) const;
+  void reserve(const Step& step, bool is_shared);
   void run_group(const Step& step, const Group& group, int worker);
-  void share_rows(Run& run, int worker);
-  void run_rows(const Step& step, const Stretch& stretch, const Place& place, long first, long last) const;
+  void run_shared(const Run& run, int worker);
+  void run_unit(const Run& run, const Stretch& stretch, Place& place, long unit, bool is_first) const;
+  long count_units(const Run& run, const Stretch& stretch) const;
+  void run_blocks(const Step& step, const Stretch& stretch, const Place& place) const;
+  void run_rows(const Step& step, const Stretch& stretch, const Place& place, long first, int rows) const;
+  void run_columns(const Run& run, const Op& op, const Place& place, long panel, bool is_first) const;
   void embed(const Step& step, const Op& op, float* dst, long batch_row, int rows) const;
   void run_op(const Step& step, const Op& op, const Place& place, long first, int rows) const;
   float* rows_of(int slot, const Place& place, long first) const;
@@ -177,10 +189,14 @@ class Program {
   std::vector<long> offsets_;  // of each slot, in floats a row
   long global_width_ = 0, local_width_ = 0;
   std::vector<Op> ops_;
-  std::vector<Stretch> stretches_;
+  std::vector<Stretch> stretches_;  // where rows are cut: an attention, or what is between two
+  std::vector<Stretch> steps_;      // where columns are cut: each linear layer by itself too
+  int last_linear_ = -1;
   int num_states_ = 0;
   std::vector<Group> groups_;                        // of the step under way
   std::vector<Part> parts_;                          // the same, in the order of the sequences
+  std::vector<Progress> progress_;                   // with each stretch that threads share
+  int num_alone_ = 0;                                // short steps to come that are left to one thread
   std::vector<Floats> globals_, locals_, scratch_;  // by worker, kept from step to step
 };
 

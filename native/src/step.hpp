@@ -123,7 +123,7 @@ inline void run(Program& program, const Ids& ids, const Ids& positions, std::opt
                   out.data(),
                   out.shape(0) == states,
                   threads};
-  const Cut how = cut == "groups" ? Cut::groups : cut == "rows" ? Cut::rows : Cut::automatic;
+  const Cut how = cut == "groups" ? Cut::groups : cut == "rows" ? Cut::rows : cut == "columns" ? Cut::columns : Cut::automatic;
   const nb::gil_scoped_release release;
   program.run(step, how);
 }

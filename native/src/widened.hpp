@@ -43,7 +43,7 @@ struct Widened {
     }
   }
 
-  template <int R, int V>
+  template <int R, int V, int A>
   static void tile(const LowTile& g) {
     T acc[R][V];
 #pragma GCC unroll 8
@@ -51,8 +51,9 @@ struct Widened {
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) acc[r][v] = Vec::set1(0.0f);
     const char *a = g.a, *b = g.b, *ahead = g.ahead;
-    for (int k = steps(g.in); k > 0; --k, a += kTaken * 4, b += kStep, ahead += kStep / 4) {
-      __builtin_prefetch(ahead, 0, 2);
+    for (int k = steps(g.in); k > 0; --k, a += kTaken * 4, b += kStep, ahead += A * (kStep / 4)) {
+#pragma GCC unroll 4
+      for (int line = 0; line < A; ++line) __builtin_prefetch(ahead + line * (kStep / 4), 0, 2);
       T column[V];
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) column[v] = Vec::second_halves(b + v * Vec::width * 4);

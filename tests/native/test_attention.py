@@ -93,7 +93,7 @@ LENS = st.lists(st.integers(0, 70) | st.integers(120, 300), min_size=1, max_size
 def test_it_is_the_formula(isa: str, lens: list[int], spec: AttentionSpec, seed: int) -> None:
     batch, qkv = flat_batch(lens), random_rows(lens, spec, seed)
     rows, expected = join(qkv, spec), expect(qkv, batch, spec)
-    made = [attend(isa, rows, batch, spec, cut=cut) for cut in ("groups", "rows")]
+    made = [attend(isa, rows, batch, spec, cut=cut) for cut in ("groups", "rows", "columns")]
     assert np.array_equal(*made)
     assert np.abs(made[0] - expected).max(initial=0) <= 4e-6 * max(1, spec.head_dim**0.5 * spec.scale)
 
@@ -156,7 +156,7 @@ def test_in_chunks_it_is_the_whole_bit_for_bit(
         if step:
             own = chunk_rows(step, sequences, starts, pool).numpy()
             packed = pack(step, CPU, pool).batch
-            cut = chance.choice(["groups", "rows"])
+            cut = chance.choice(["groups", "rows", "columns"])
             found[own] = attend(isa, rows[own], packed, spec, precision=precision, cut=cut)
         for seq in step:
             seq.start = seq.end

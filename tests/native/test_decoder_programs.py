@@ -97,7 +97,7 @@ def test_neighbours_threads_and_cuts_change_no_bit(store: Store, name: str, isa:
     texts = sorted(random_texts(LENS, model.vocab_size, 3), key=len)
     alone = np.concatenate([cut_run(model, make_batch([text]), 1, "groups") for text in texts])
     for threads in (1, 2, 3):
-        for cut in ("automatic", "groups", "rows"):
+        for cut in ("automatic", "groups", "rows", "columns"):
             assert np.array_equal(cut_run(model, make_batch(texts), threads, cut), alone), (threads, cut)
 
 
@@ -128,7 +128,7 @@ def test_chunks_and_what_others_keep_change_no_bit(
         for seq in step:
             seq.end = max(seq.end, seq.start + 1)
         packed = pack(step, CPU, pool)
-        found = cut_run(model, packed.batch, 2, chance.choice(["automatic", "groups", "rows"]))
+        found = cut_run(model, packed.batch, 2, chance.choice(["automatic", "groups", "rows", "columns"]))
         ordered = sorted(step, key=lambda seq: (seq.end - seq.start, seq.start))
         for seq, start, length in zip(ordered, packed.cursor.starts, packed.cursor.lens, strict=True):
             expected = whole[sequences.index(seq)][seq.start : seq.end]

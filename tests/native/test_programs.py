@@ -141,7 +141,7 @@ def test_neighbours_threads_and_cuts_change_no_bit(
     texts = sorted(random_texts(lens, model.vocab_size, seed), key=len)
     alone = np.concatenate([cut_run(model, [text], 1, "groups") for text in texts])
     for threads in (1, 2, 3):
-        for cut in ("automatic", "groups", "rows"):
+        for cut in ("automatic", "groups", "rows", "columns"):
             assert np.array_equal(cut_run(model, texts, threads, cut), alone), (threads, cut)
 
 

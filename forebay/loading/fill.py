@@ -4,6 +4,8 @@ Tensors are copied one by one and a linear layer is packed as soon as it is whol
 weights themselves and one layer stand in memory. Large tables of embeddings are not copied: they stay in their file.
 """
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -73,6 +75,7 @@ def fill(
         filler.put(_TIED, "the tied word table", model.word_table)
     _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
     _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
+    _give_back()
     return num_parameters
 
 
@@ -174,6 +177,13 @@ class _Filler:
         own = {Target(f"{name}.{leaf}", part) for leaf in ("weight", "bias") for part in parts}
         if not own & self.wanted:
             owner.pack()
+
+
+def _give_back() -> None:
+    """Hand the system what was freed between the packed layers; glibc keeps it, some layers' worth, unless told."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _complain(names: list[str], what: str) -> None:

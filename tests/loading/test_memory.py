@@ -24,6 +24,9 @@ MB = 1 << 20
 TABLE, LAYERS = 192 * MB, 96 * MB
 """Bytes in float32 of the large checkpoint's words, and of its layers."""
 
+SLACK = 48 * MB
+"""What the product's modules take that are imported only now, and buffers."""
+
 MEASURE = """
 import re, sys
 from pathlib import Path
@@ -71,8 +74,8 @@ def test_loading_takes_the_weights_and_one_tensor(tmp_path: Path, stored: torch.
     command = [sys.executable, "-c", MEASURE, str(folder), computed]
     peak, kept = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[:2])
     table = TABLE if stored == torch.float32 else TABLE // 2
-    assert kept <= LAYERS + 64 * MB, "no copy of the table"
-    assert peak <= table + LAYERS + 64 * MB
+    assert kept <= (LAYERS if computed == "float32" else LAYERS // 2) + SLACK, "no copy of the table"
+    assert peak <= table + LAYERS + SLACK
 
 
 @pytest.fixture

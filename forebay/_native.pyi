@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Halves = NDArray[np.uint16]
+"""The bits of bfloat16."""
 Ids = NDArray[np.int64]
 Precision = Literal["float32", "bfloat16", "int8"]
 Heads = tuple[int, int, int, bool]
@@ -40,7 +42,9 @@ class Program:
     """Operations on the rows of a flat batch; ``slots`` are (width, is global) of the places of its values."""
 
     def __init__(self, kernels: str, slots: list[tuple[int, bool]]) -> None: ...
-    def embed(self, dst: int, tables: list[tuple[Floats, int]], factor: float = 1.0) -> None: ...
+    def embed(self, dst: int, tables: list[tuple[Floats | Halves, int]], factor: float = 1.0) -> None:
+        """The sum of one row of each table, times ``factor``; tables may be in bfloat16."""
+
     def linear(self, src: int, dst: int, weights: PackedLinear, activation: Activation, residual: int) -> None: ...
     def layer_norm(self, src: int, dst: int, weight: Floats, bias: Floats | None, eps: float) -> None: ...
     def rms_norm(self, src: int, dst: int, weight: Floats, eps: float, residual: int) -> None: ...

@@ -154,6 +154,10 @@ class AsyncEngine:
         """(sequences, tokens) that wait for a step."""
         return self._engine.count_queued()
 
+    def count_reserved(self) -> tuple[int, int]:
+        """(blocks, bytes) that are reserved for keys and values."""
+        return self._engine.count_reserved()
+
     def spans(self, items: Sequence[Item], text: TextParams) -> list[Spans]:
         """Tell where the tokens of each item stand in its text, as a request with these parameters had them."""
         prompt = self._model.prompts.choose(text)

@@ -1,7 +1,8 @@
 """Streams the tensors of a folder, from safetensors where there are any, else from PyTorch's own files.
 
 Both are mapped into memory, and mapped anew every few tensors: pages that were read count as resident until their
-mapping goes, so one mapping for the whole of a file would double what loading takes. Pickled files are read as
+mapping goes, so one mapping for the whole of a file would double what loading takes. What is to stay in its file gets
+a mapping of its own, of which only the pages that are read count. Pickled files are read as
 weights only, which runs no code. Knows no model: every tensor in the files comes out, under its present-day name.
 """
 
@@ -60,6 +61,19 @@ def iter_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
             f"{len(missing)} tensors of the index are in none of the files in {folder}, the first is '{missing[0]}'; "
             "download the checkpoint again"
         )
+
+
+def map_tensor(folder: Path, name: str) -> Tensor | None:
+    """Map one tensor of a folder's weights by itself, to be kept: only what is read of it comes into memory.
+
+    None where it stands in a file that is no safetensors.
+    """
+    files, index = _find_files(folder)
+    path = folder / index[name] if name in index else files[0]
+    if path.suffix != ".safetensors":
+        return None
+    with _open_safetensors(path) as (names, get):
+        return get(name) if name in names else None
 
 
 def stored_names(folder: Path) -> frozenset[str]:

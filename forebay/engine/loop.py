@@ -32,7 +32,7 @@ class Engine:
         self._runner = runner
         self._limits = limits
         self._observer = observer
-        self._prefill, self._reserved = _reserve(runner, limits, longest)
+        self._prefill, self._reserved, self._reserved_bytes = _reserve(runner, limits, longest)
         self._scheduler = Scheduler(limits, self._prefill)
         self._wakeup = threading.Condition()
         self._is_closing = False
@@ -45,6 +45,10 @@ class Engine:
     def reserved(self) -> Decision | None:
         """What is reserved for keys and values; None where the model keeps none."""
         return self._reserved
+
+    def count_reserved(self) -> tuple[int, int]:
+        """(blocks, bytes) for keys and values."""
+        return 0 if self._prefill is None else self._prefill.pool.size, self._reserved_bytes
 
     def submit(self, job: Job, *, lends_thread: bool = False) -> None:
         """Queue a filled job. Raises Overloaded when too many tokens wait, NotReady once closed.
@@ -285,13 +289,13 @@ def _stopped() -> NotReady:
     return NotReady("the engine stopped before this request was computed; send it again elsewhere")
 
 
-def _reserve(runner: Runner, limits: EngineLimits, longest: int) -> tuple[Prefill | None, Decision | None]:
-    """Reserve what a causal model keeps and tell how much that is; nothing for all others, which keep nothing.
+def _reserve(runner: Runner, limits: EngineLimits, longest: int) -> tuple[Prefill | None, Decision | None, int]:
+    """Reserve what a causal model keeps and tell how many bytes that is; nothing for all others, which keep nothing.
 
     Where there is no room for a text of ``longest`` tokens, only what the usual ones need.
     """
     if not runner.is_causal or not (limits.enable_chunked_prefill or limits.enable_prefix_caching):
-        return None, None
+        return None, None, 0
     prefill, source = Prefill(limits, runner.count_spare, longest), "the larger of 2 max_step_tokens and max_model_len"
     try:
         num_bytes = runner.reserve(prefill.pool.size + 1, prefill.pool.block_size)
@@ -303,4 +307,4 @@ def _reserve(runner: Runner, limits: EngineLimits, longest: int) -> tuple[Prefil
     size = f"{num_blocks * block_size} tokens in blocks of {block_size}, {num_bytes / (1 << 20):.1f} MiB"
     decision = Decision("keys and values", size, f"{source} + prefix_cache_tokens")
     log.info("%s: %s (%s)", decision.name, decision.value, decision.source)
-    return prefill, decision
+    return prefill, decision, num_bytes

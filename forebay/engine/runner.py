@@ -64,8 +64,7 @@ class Runner:
             if num_bytes > torch.cuda.mem_get_info(self.device)[0] // 2:
                 raise MemoryError(f"{num_bytes} bytes for keys and values are more than half of the free memory")
         pools = {
-            key: KVPool.reserve(model, num_blocks, _dtype_of(model), self.device, block_size=block_size)
-            for key, model in models.items()
+            key: KVPool.reserve(model, num_blocks, self.device, block_size=block_size) for key, model in models.items()
         }
         self._pools = {route: pools[id(pipeline.model)] for route, pipeline in self._pipelines.items()}
         return sum(pool.num_bytes for pool in pools.values())
@@ -160,9 +159,4 @@ def _is_causal(model: object) -> bool:
 
 def _bytes_of(model: Any) -> int:
     """Bytes of one token's keys and values."""
-    return 2 * int(model.num_layers * model.num_kv_heads * model.head_dim) * _dtype_of(model).itemsize
-
-
-def _dtype_of(model: torch.nn.Module) -> torch.dtype:
-    """The type that it computes in: its first weight's."""
-    return next(model.parameters()).dtype
+    return 2 * int(model.num_layers * model.num_kv_heads * model.head_dim * model.dtype.itemsize)

@@ -1,20 +1,27 @@
 """Tables of vectors, and the embeddings of encoders: rows of three tables, added up and normalised."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from forebay.layers.norm import LayerNorm
 from forebay.layers.program import IDS, POSITIONS, TYPES, Inputs, Recorder, State
 
 
 class Table(nn.Embedding):
-    """A table of vectors that is left as it is until the weights come.
+    """A table of vectors that is left as it is until the weights come; ``dtype`` is that of the rows it gives.
 
-    Drawing random numbers for a tensor on the meta device would import torch's compiler, which takes a second.
+    The table itself may stand in bfloat16 where its rows are float32: that loses nothing and takes half the room.
     """
 
+    dtype: torch.dtype | None = None
+
     def reset_parameters(self) -> None:
-        """Do nothing."""
+        """Do nothing: random numbers for a tensor on the meta device would import torch's compiler, for a second."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[T] → [T, width]."""
+        rows: Tensor = super().forward(ids)
+        return rows if self.dtype is None else rows.to(self.dtype)
 
 
 def embed(inputs: Inputs | Recorder, words: Table, positions: Table | None = None, factor: float = 1.0) -> State:
@@ -22,7 +29,7 @@ def embed(inputs: Inputs | Recorder, words: Table, positions: Table | None = Non
     if isinstance(inputs, Recorder):
         tables: list[tuple[nn.Embedding, int]] = [(words, IDS)]
         return inputs.embed(tables if positions is None else [*tables, (positions, POSITIONS)], factor)
-    x: torch.Tensor = words(inputs.batch.input_ids)
+    x: Tensor = words(inputs.batch.input_ids)
     if positions is not None:
         x = x + positions(inputs.positions)
     return x if factor == 1.0 else x * torch.tensor(factor, dtype=x.dtype, device=x.device)

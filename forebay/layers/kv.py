@@ -20,6 +20,11 @@ class CausalModel(Protocol):
     num_kv_heads: int
     head_dim: int
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What keys and values are in."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVPool:
@@ -30,12 +35,10 @@ class KVPool:
     block_size: int
 
     @classmethod
-    def reserve(
-        cls, model: CausalModel, num_blocks: int, dtype: torch.dtype, device: torch.device, *, block_size: int
-    ) -> "KVPool":
+    def reserve(cls, model: CausalModel, num_blocks: int, device: torch.device, *, block_size: int) -> "KVPool":
         """Make room for so many blocks. On the CPU memory is taken up as it is first written to."""
         shape = (model.num_layers, num_blocks * block_size, model.num_kv_heads * model.head_dim)
-        keys, values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+        keys, values = (torch.empty(shape, dtype=model.dtype, device=device) for _ in range(2))
         return cls(keys, values, block_size)
 
     @property

@@ -86,7 +86,7 @@ class Recorder:
         value = Value(self, tables[0][0].embedding_dim)
 
         def emit(program: "NativeProgram", slot: Callable[[Value], int]) -> None:
-            program.embed(slot(value), [(_array(table.weight), source) for table, source in tables], factor)
+            program.embed(slot(value), [(_table(table.weight), source) for table, source in tables], factor)
 
         return self._note(_Op((), value, emit))
 
@@ -184,6 +184,11 @@ class Recorder:
 
 def _array(tensor: Tensor) -> Any:
     return tensor.detach().contiguous().numpy()
+
+
+def _table(tensor: Tensor) -> Any:
+    """A table as it stands; NumPy has no bfloat16, so that such a one goes as its bits."""
+    return _array(tensor.detach().view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor)
 
 
 class Slots(NamedTuple):

@@ -1,17 +1,29 @@
 """Fills an empty model from a stream of tensors: renamed, merged, cast, packed at once, and every name accounted for.
 
-Tensors are copied one by one and a linear layer is packed as soon as it is whole, so that at no time much more than
-the weights themselves stands in memory.
+Tensors are copied one by one and a linear layer is packed as soon as it is whole, so that at no time more than the
+weights themselves and one layer stand in memory. Large tables of embeddings are not copied: they stay in their file.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import ctypes
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from forebay.core.errors import WeightsMismatch
+from forebay.layers.embedding import Table
 from forebay.layers.linear import Linear
 from forebay.models.base import Encoder, Naming, Target
+
+MapAgain = Callable[[str], Tensor | None]
+"""Gives a tensor of the files a mapping of its own, by its name; None where that can't be."""
+
+MAPPED_BYTES = 64 << 20
+"""Tables of at least this size stay in their file; smaller ones are safe from whoever writes to it."""
+
+_CHECKED_NUMBERS = 4 << 20  # looked at at a time: a sum in another type copies first
 
 _SHOWN = 5
 _HEAD = "head."
@@ -26,15 +38,19 @@ def fill(
     tensors: Iterable[tuple[str, Tensor]],
     dtype: torch.dtype,
     device: torch.device,
+    *,
+    map_again: MapAgain | None = None,
 ) -> int:
     """Load all weights of a model built on the meta device; return how many parameters it has.
 
-    ``naming`` is the model's, with its head's names where it has one; heads are kept in float32. Raises
-    WeightsMismatch that names tensors left over, missing or of a wrong shape.
+    ``naming`` is the model's, with its head's names where it has one; heads are kept in float32. ``map_again`` gives
+    a large tensor's own mapping, where it has a file that can be mapped. Raises WeightsMismatch that names tensors left
+    over, missing or of a wrong shape.
     """
     wanted = _wanted(model)
     known = frozenset(wanted)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    filler = _Filler(model, wanted, dtype, device, map_again)
     left_over: list[str] = []
     spares: dict[Target, Tensor] = {}
     for name, tensor in tensors:
@@ -49,17 +65,17 @@ def fill(
             left_over.append(name)
             continue
         _check(name, tensor)
-        own_dtype = torch.float32 if target.parameter.startswith(_HEAD) else dtype
         if naming.is_spare(name):
-            spares[target] = tensor.to(device=device, dtype=own_dtype, copy=True)
+            spares[target] = tensor.clone()
         else:
-            _put(model, target, name, naming.turn(target, tensor).to(device=device, dtype=own_dtype), wanted)
+            filler.put(target, name, naming.turn(target, tensor))
     for target in spares.keys() & wanted:
-        _put(model, target, target.parameter, spares[target], wanted)
+        filler.put(target, target.parameter, spares[target])
     if _TIED in wanted:
-        _put(model, _TIED, "the tied word table", model.word_table.float(), wanted)
+        filler.put(_TIED, "the tied word table", model.word_table)
     _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
     _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
+    _give_back()
     return num_parameters
 
 
@@ -94,15 +110,11 @@ def _check(name: str, tensor: Tensor) -> None:
             f"the tensor '{name}' is stored as {str(tensor.dtype).removeprefix('torch.')}; expected floating point "
             "(quantized checkpoints are not supported: use the original one)"
         )
-    # NaN and infinity survive in a sum, which is a quarter of the work of looking at each number.
-    if not bool(tensor.sum(dtype=torch.float32).isfinite()) and not bool(torch.isfinite(tensor).all()):
-        raise WeightsMismatch(f"the tensor '{name}' holds NaN or infinite numbers; the checkpoint is damaged")
-
-
-def _put(model: Encoder, target: Target, name: str, tensor: Tensor, wanted: set[Target]) -> None:
-    wanted.discard(target)
-    _place(model, target, name, tensor)
-    _pack_if_whole(model, target, wanted)
+    rows = tensor if tensor.ndim else tensor[None]
+    for part in torch.split(rows, max(1, _CHECKED_NUMBERS * len(rows) // max(1, rows.numel()))):
+        # NaN and infinity survive in a sum, which is a quarter of the work of looking at each number.
+        if not bool(part.sum(dtype=torch.float32).isfinite()) and not bool(torch.isfinite(part).all()):
+            raise WeightsMismatch(f"the tensor '{name}' holds NaN or infinite numbers; the checkpoint is damaged")
 
 
 def _wanted(model: Encoder) -> set[Target]:
@@ -115,31 +127,63 @@ def _wanted(model: Encoder) -> set[Target]:
     return wanted
 
 
-def _place(model: Encoder, target: Target, name: str, tensor: Tensor) -> None:
-    owner_name, _, leaf = target.parameter.rpartition(".")
-    owner = model.get_submodule(owner_name)
-    parameter = getattr(owner, leaf)
-    sizes = owner.part_sizes if isinstance(owner, Linear) else (parameter.shape[0],)
-    expected = (sizes[target.part], *parameter.shape[1:])
-    if tuple(tensor.shape) != expected:
-        raise WeightsMismatch(
-            f"the tensor '{name}' has shape {list(tensor.shape)}, but config.json asks for {list(expected)}"
-        )
-    if parameter.is_meta:
-        parameter = nn.Parameter(torch.empty(parameter.shape, dtype=tensor.dtype, device=tensor.device), False)
-        setattr(owner, leaf, parameter)
-    start = sum(sizes[: target.part])
-    parameter.data[start : start + len(tensor)].copy_(tensor)
+@dataclass(frozen=True, slots=True)
+class _Filler:
+    """Puts tensors where they belong; ``wanted`` is what is still missing."""
 
+    model: Encoder
+    wanted: set[Target]
+    dtype: torch.dtype
+    device: torch.device
+    map_again: MapAgain | None
 
-def _pack_if_whole(model: Encoder, target: Target, wanted: set[Target]) -> None:
-    owner_name = target.parameter.rpartition(".")[0]
-    owner = model.get_submodule(owner_name)
-    if isinstance(owner, Linear):
+    def put(self, target: Target, name: str, tensor: Tensor) -> None:
+        """Copy a tensor into its parameter, or map it; a linear layer that is whole then is packed."""
+        self.wanted.discard(target)
+        owner_name, _, leaf = target.parameter.rpartition(".")
+        owner = self.model.get_submodule(owner_name)
+        parameter = getattr(owner, leaf)
+        sizes = owner.part_sizes if isinstance(owner, Linear) else (parameter.shape[0],)
+        expected = (sizes[target.part], *parameter.shape[1:])
+        if tuple(tensor.shape) != expected:
+            raise WeightsMismatch(
+                f"the tensor '{name}' has shape {list(tensor.shape)}, but config.json asks for {list(expected)}"
+            )
+        if isinstance(owner, Table):
+            self._put_table(owner, name, tensor)
+            return
+        if parameter.is_meta:
+            dtype = torch.float32 if target.parameter.startswith(_HEAD) else self.dtype
+            parameter = nn.Parameter(torch.empty(parameter.shape, dtype=dtype, device=self.device), False)
+            setattr(owner, leaf, parameter)
+        start = sum(sizes[: target.part])
+        parameter.data[start : start + len(tensor)].copy_(tensor)  # which casts, without a copy between
+        if isinstance(owner, Linear):
+            self._pack_if_whole(owner, owner_name)
+
+    def _put_table(self, table: Table, name: str, tensor: Tensor) -> None:
+        """On the CPU a table stays as it is stored where its rows lose nothing by that, and a large one in its file."""
+        is_kept = self.device.type == "cpu" and tensor.dtype in (self.dtype, torch.bfloat16)
+        table.dtype = self.dtype if is_kept else None
+        mapped = None
+        if is_kept and self.map_again is not None and tensor.nbytes >= MAPPED_BYTES:
+            mapped = self.map_again(name)
+        if mapped is None:
+            mapped = tensor.to(self.device, tensor.dtype if is_kept else self.dtype, copy=True)
+        table.weight = nn.Parameter(mapped, False)
+
+    def _pack_if_whole(self, owner: Linear, name: str) -> None:
         parts = range(len(owner.part_sizes))
-        own = {Target(f"{owner_name}.{leaf}", part) for leaf in ("weight", "bias") for part in parts}
-        if not own & wanted:
+        own = {Target(f"{name}.{leaf}", part) for leaf in ("weight", "bias") for part in parts}
+        if not own & self.wanted:
             owner.pack()
+
+
+def _give_back() -> None:
+    """Hand the system what was freed between the packed layers; glibc keeps it, some layers' worth, unless told."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _complain(names: list[str], what: str) -> None:

@@ -5,6 +5,7 @@ Routes that share a backbone's folder share its weights.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ from forebay.checkpoint.pipeline import (
     TransformerStage,
     WeightedLayerPoolingStage,
 )
-from forebay.checkpoint.weights import iter_weights, load_file, load_sparse_static, load_tensors, stored_names
+from forebay.checkpoint.weights import (
+    iter_weights,
+    load_file,
+    load_sparse_static,
+    load_tensors,
+    map_tensor,
+    stored_names,
+)
 from forebay.core.config import ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint, WeightsMismatch
 from forebay.layers.native import choose_kernels
@@ -80,7 +88,8 @@ class Loader:
         )
         if route.rows:
             tensors = pick_rows(tensors, naming, route.rows, is_tied=_is_tied(stage.config))
-        self.num_parameters += fill(model, naming, tensors, dtype, self.device)
+        again = partial(map_tensor, stage.folder)
+        self.num_parameters += fill(model, naming, tensors, dtype, self.device, map_again=again)
         if recorder is not None:
             model.program = Program(recorder)
         if model.left_out:

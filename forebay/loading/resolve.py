@@ -111,9 +111,10 @@ def resolve_kind(
 
 def _as_classifier(names: tuple[str, ...], trained: Kind | Literal["generate"] | None) -> Kind:
     if trained is None or trained not in ("sequence", "token"):
+        remedy = "; one that answers yes or no to pairs needs the option 'template'" if trained == "generate" else ""
         raise UnsupportedCheckpoint(
             f"convert is 'classify', but the architecture {_shown(names)} has no trained classifier; "
-            "use convert 'auto' or 'embed'"
+            f"use convert 'auto' or 'embed'{remedy}"
         )
     return trained
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from forebay.core.errors import UnsupportedCheckpoint
@@ -184,6 +185,11 @@ class Decoder(Encoder):
         return self.words.weight
 
     @property
+    def dtype(self) -> torch.dtype:
+        """What states, keys and values are in."""
+        return next(self.norm.parameters()).dtype
+
+    @property
     def word_factor(self) -> float:
         """What the embeddings are multiplied by."""
         return 1.0
@@ -191,7 +197,8 @@ class Decoder(Encoder):
     def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
         """Embeddings, layers, norm; the last states that ``on_layer`` sees are normalised, as the result is."""
         x = embed(inputs, self.words, self.positions, self.word_factor)
-        turns = {kind: rotary.turns(inputs, self.words.weight.dtype) for kind, rotary in self.rotaries.items()}
+        dtype = x.dtype if isinstance(x, Tensor) else torch.float32
+        turns = {kind: rotary.turns(inputs, dtype) for kind, rotary in self.rotaries.items()}
         for index, layer in enumerate(self.layers):
             if on_layer is not None:
                 on_layer(index, x)

@@ -6,6 +6,7 @@ Layers with a sliding window alternate with ones that see everything, and both k
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from forebay.core.errors import UnsupportedCheckpoint
@@ -163,7 +164,7 @@ class ModernBert(Encoder):
     def compute(self, inputs: Inputs | Recorder, on_layer: LayerHook | None) -> State:
         """Embeddings, layers, norm; the last states that ``on_layer`` sees are normalised, as the result is."""
         x = self.embeddings(inputs)
-        dtype = self.embeddings.words.weight.dtype
+        dtype = x.dtype if isinstance(x, Tensor) else torch.float32
         turns = {kind: rotary.turns(inputs, dtype) for kind, rotary in self.rotaries.items()}
         for index, (layer, kind) in enumerate(zip(self.layers, self.kinds, strict=True)):
             if on_layer is not None:

@@ -144,7 +144,12 @@ def create_app(options: ServerOptions, load: Load, limits: EngineLimits | None =
     """Build the app; ``load`` runs on a thread once the app starts. ``limits`` are shown by ``/info``."""
     metrics = Metrics()
     service = Service(options, load, metrics.observe)
-    service.on_loaded = lambda engine: metrics.watch_queue(engine.count_queued)
+
+    def watch(engine: "AsyncEngine") -> None:
+        metrics.watch_queue(engine.count_queued)
+        metrics.note_reserved(*engine.count_reserved())
+
+    service.on_loaded = watch
 
     room = Room(max(options.max_bodies_bytes, options.max_body_bytes))
     routes = Operations(service, metrics, options, limits).routes()

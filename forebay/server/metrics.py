@@ -40,6 +40,7 @@ class Metrics:
         self._queued_tokens = self._gauge("queued_tokens", "Tokens that wait")
         self._prefix_tokens = counter("prefix_tokens", "Tokens that were found computed in the prefix cache")
         self._kv_blocks = self._gauge("kv_blocks", "Blocks for keys and values; 0 for a model that keeps none")
+        self._kv_bytes = self._gauge("kv_bytes", "Bytes that are reserved for keys and values")
         self._held_blocks = self._gauge("held_kv_blocks", "Blocks that the latest step's sequences held")
         self._items = counter("items", "Items that were answered")
         self._tokens = counter("tokens", "Tokens of answered requests")
@@ -93,8 +94,12 @@ class Metrics:
         self._step_sequences.observe(step.num_sequences)
         self._step_fill.observe(step.num_tokens / step.budget)
         self._prefix_tokens.inc(step.prefix_tokens)
-        self._kv_blocks.set(step.num_blocks)
         self._held_blocks.set(step.held_blocks)
+
+    def note_reserved(self, num_blocks: int, num_bytes: int) -> None:
+        """Take in what a loaded model has reserved for keys and values."""
+        self._kv_blocks.set(num_blocks)
+        self._kv_bytes.set(num_bytes)
 
     def watch_queue(self, count_queued: Callable[[], tuple[int, int]]) -> None:
         """Read the queue's depth whenever the metrics are asked for."""

@@ -73,12 +73,16 @@ int width_of(const Program& program, int slot) {
   return program.slots()[slot].width;
 }
 
-void embed(Program& program, int dst, const std::vector<std::pair<Matrix, int>>& tables, float factor) {
+void embed(Program& program, int dst, const std::vector<std::pair<EitherMatrix, int>>& tables, float factor) {
   Op op{.kind = Op::Kind::embed, .dst = dst, .factor = factor};
-  for (const auto& [rows, source] : tables) {
-    require(static_cast<int>(rows.shape(1)) == width_of(program, dst), "a table is not as wide as its slot");
+  for (const auto& [table, source] : tables) {
+    const auto [count, width] = std::visit([](const auto& t) { return std::pair{t.shape(0), t.shape(1)}; }, table);
+    require(static_cast<int>(width) == width_of(program, dst), "a table is not as wide as its slot");
     require(source >= 0 && source < 3, "there is no such source");
-    op.tables.push_back({rows.data(), static_cast<long>(rows.shape(0)), static_cast<Source>(source)});
+    const Matrix* const rows = std::get_if<Matrix>(&table);
+    const Halves* const halves = std::get_if<Halves>(&table);
+    op.tables.push_back({rows ? rows->data() : nullptr, halves ? halves->data() : nullptr, static_cast<long>(count),
+                         static_cast<Source>(source)});
   }
   program.append(std::move(op));
 }

@@ -5,6 +5,18 @@
 
 namespace forebay {
 
+namespace {
+// A row in bfloat16, as it is or added: its bits are the upper half of a float's.
+void add_halves(const std::uint16_t* src, float* dst, int width, bool is_first) {
+  for (int i = 0; i < width; ++i) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(src[i]) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    dst[i] = is_first ? value : dst[i] + value;
+  }
+}
+}  // namespace
+
 float* Program::rows_of(int slot, const Place& place, long first) const {
   if (slot < 0) return nullptr;
   if (!slots_[slot].is_global)
@@ -47,11 +59,14 @@ void Program::embed(const Step& step, const Op& op, float* dst, long batch_row, 
   for (int row = 0; row < rows; ++row, dst += width) {
     for (const Table& table : op.tables) {
       const std::int64_t* source = step.sources[static_cast<int>(table.source)];
-      const float* src = table.rows + (source ? source[batch_row + row] : 0) * width;
-      if (&table == op.tables.data())
-        std::memcpy(dst, src, width * sizeof(float));
+      const long at = (source ? source[batch_row + row] : 0) * width;
+      const bool is_first = &table == op.tables.data();
+      if (table.halves)
+        add_halves(table.halves + at, dst, width, is_first);
+      else if (is_first)
+        std::memcpy(dst, table.rows + at, width * sizeof(float));
       else
-        kernels_.add(src, dst, width);
+        kernels_.add(table.rows + at, dst, width);
     }
     if (op.factor != 1.0f)
       for (int i = 0; i < width; ++i) dst[i] *= op.factor;

@@ -32,7 +32,8 @@ struct Slot {
 enum class Source : int { ids, positions, types };
 
 struct Table {
-  const float* rows;
+  const float* rows;             // null where the table is in bfloat16
+  const std::uint16_t* halves;  // the upper halves of the floats that they stand for
   long count;
   Source source;
 };

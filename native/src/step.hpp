@@ -6,6 +6,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "program.hpp"
 
@@ -23,6 +25,8 @@ namespace nb = nanobind;
 template <class T, int N>
 using Array = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 using Matrix = Array<const float, 2>;
+using Halves = Array<const std::uint16_t, 2>;  // bfloat16, for which NumPy has no type
+using EitherMatrix = std::variant<Matrix, Halves>;
 using Vector = Array<const float, 1>;
 using Ids = Array<const std::int64_t, 1>;
 using Bias = nb::ndarray<const float, nb::ndim<3>, nb::device::cpu>;

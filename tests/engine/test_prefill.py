@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,11 +146,7 @@ class CausalModel(FakeModel):
 
     is_causal = True
     num_layers, num_kv_heads, head_dim = 1, 1, 1
-
-    def parameters(self) -> object:
-        import torch
-
-        return iter([torch.zeros(1)])
+    dtype = torch.float32
 
 
 @pytest.fixture

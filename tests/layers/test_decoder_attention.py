@@ -27,6 +27,7 @@ class Shape:
     num_kv_heads: int
     head_dim: int
     is_causal: bool = True
+    dtype: torch.dtype = torch.float32
 
 
 @st.composite
@@ -104,7 +105,7 @@ def held(lens: list[int], spec: AttentionSpec, chance: random.Random) -> tuple[l
     for seq in sequences:
         table = [numbers.pop() for _ in range(-(-len(seq.ids) // BLOCK_SIZE))]
         seq.begin(table, 0, len(seq.ids))
-    pool = KVPool.reserve(Shape(2, spec.num_kv_heads, spec.head_dim), 200, torch.float32, CPU, block_size=BLOCK_SIZE)
+    pool = KVPool.reserve(Shape(2, spec.num_kv_heads, spec.head_dim), 200, CPU, block_size=BLOCK_SIZE)
     pool.keys.fill_(float("nan"))
     pool.values.fill_(float("nan"))
     return sequences, pool
@@ -128,7 +129,7 @@ def test_a_shared_prefix_is_read_by_all() -> None:
     first.begin([7, 3], 0, 8)
     for place, seq in enumerate(others):
         seq.begin([7, 3, 10 + 2 * place, 11 + 2 * place], 8, len(seq.ids))
-    pool = KVPool.reserve(Shape(2, 2, 8), 20, torch.float32, CPU, block_size=BLOCK_SIZE)
+    pool = KVPool.reserve(Shape(2, 2, 8), 20, CPU, block_size=BLOCK_SIZE)
     decoder_attention(*prefix, pack([first], CPU, pool).batch, spec)
     found = decoder_attention(*own, pack(others, CPU, pool).batch, spec)
     for start, end in [(0, 3), (3, 6), (6, 11)]:
@@ -141,7 +142,7 @@ def test_rows_that_fill_up_a_batch_disturb_nobody() -> None:
     spec = AttentionSpec(0, 2, 1, 8, 0.35)
     (seq,) = make_sequences([[4] * 9])
     seq.begin([2, 1, 3], 0, 9)
-    pool = KVPool.reserve(Shape(1, 1, 8), 5, torch.float32, CPU, block_size=BLOCK_SIZE)
+    pool = KVPool.reserve(Shape(1, 1, 8), 5, CPU, block_size=BLOCK_SIZE)
     batch = pack([seq], CPU, pool).batch
     qkv = random_qkv([9], spec, 3)
     filled = batch.filled()

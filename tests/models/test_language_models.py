@@ -48,6 +48,20 @@ def test_a_language_model_is_not_converted_unasked(tmp_path: Path) -> None:
         PoolingModel(str(folder))
 
 
+def test_a_language_model_becomes_a_classifier_by_its_template(tmp_path: Path) -> None:
+    """It has no head of its own: the rows of its answers are one, where something says which they are."""
+    folder = save(tmp_path / "model", "qwen3", "CausalLM", max_position_embeddings=1024)
+    edit(folder / "tokenizer_config.json", model_max_length=1024)
+    with pytest.raises(LoadError, match="needs the option 'template'"):
+        PoolingModel(str(folder), convert="classify")
+    with PoolingModel(str(folder), convert="classify", template="qwen3-reranker") as model:
+        assert model.info.abilities.tasks == ("classify",)
+        found = model.score("a river", "the lake", use_activation=False).scores
+    edit(folder / "config.json", classifier_from_token=["no", "yes"])
+    with PoolingModel(str(folder), convert="classify") as model:
+        assert np.array_equal(model.score("a river", "the lake", use_activation=False).scores, found)
+
+
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "mistral", "gemma", "gemma2", "gpt2", "gpt_neox"])
 @pytest.mark.parametrize("ends", ["$A", "$A </s>"])
 def test_sequence_classifiers(tmp_path: Path, family: str, ends: str) -> None:

@@ -113,7 +113,7 @@ def test_chunks_and_what_others_keep_change_no_bit(
     leader, *tails = random_texts((61, 7, 30), model.vocab_size, seed)
     texts = [leader, leader[:36] + tails[0], leader[:20] + tails[1]]
     whole = [cut_run(model, make_batch([text]), 1, "groups") for text in texts]
-    pool = KVPool.reserve(model, 60, torch.float32, CPU, block_size=4)
+    pool = KVPool.reserve(model, 60, CPU, block_size=4)
     pool.keys.fill_(float("nan"))
     pool.values.fill_(float("nan"))
     blocks = list(range(1, 60))

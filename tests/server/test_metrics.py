@@ -52,6 +52,7 @@ def test_http():
     metrics.count_error("overloaded")
     metrics.count_reply(0.125)
     metrics.watch_queue(lambda: (3, 42))
+    metrics.note_reserved(5, 640)
     found = samples(metrics)
     assert found["forebay_requests_total[/v1/embeddings][200]"] == 1
     assert found["forebay_requests_total[/v1/embeddings][429]"] == 1
@@ -59,6 +60,7 @@ def test_http():
     assert found["forebay_errors_total[overloaded]"] == 1
     assert found["forebay_reply_seconds_sum"] == 0.125
     assert (found["forebay_queued_sequences"], found["forebay_queued_tokens"]) == (3, 42)
+    assert (found["forebay_kv_blocks"], found["forebay_kv_bytes"]) == (5, 640)
 
 
 @pytest.mark.parametrize("number", [1, 2])

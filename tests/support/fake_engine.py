@@ -90,6 +90,9 @@ class FakeEngine:
     def count_queued(self) -> tuple[int, int]:
         return (3, 42)
 
+    def count_reserved(self) -> tuple[int, int]:
+        return (5, 640)
+
     def close(self, *, drain: float = 0.0) -> None:
         self.closed = True
 

@@ -75,7 +75,8 @@ def unit_rows(rows: Tensor) -> Tensor:
         out = np.empty(rows.shape, np.float32)
         extension.unit_rows(rows.numpy(), out, _LEAST_NORM)
         return torch.from_numpy(out)
-    return rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=_LEAST_NORM)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows / lengths.clamp_(min=_LEAST_NORM)
 
 
 def _is_plain(rows: Tensor) -> bool:

@@ -1,10 +1,14 @@
 """Fills an empty model from a stream of tensors: renamed, merged, cast, packed at once, and every name accounted for.
 
-Tensors are copied one by one and a linear layer is packed as soon as it is whole, so that at no time much more than
-the weights themselves stands in memory.
+Tensors are copied one by one and a linear layer is packed as soon as it is whole, by other threads while the next are
+read, so that at no time much more than the weights themselves stands in memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +37,32 @@ def fill(
     WeightsMismatch that names tensors left over, missing or of a wrong shape.
     """
     wanted = _wanted(model)
-    known = frozenset(wanted)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    with _packing() as pack:
+        left_over = _fill(_Filling(model, wanted, pack), naming, tensors, dtype, device)
+    _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
+    _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
+    return num_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """A model on its way: what it still wants, and who packs its layers."""
+
+    model: Encoder
+    wanted: set[Target]
+    pack: Callable[[Linear], None]
+
+
+def _fill(
+    filling: _Filling,
+    naming: Naming,
+    tensors: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[str]:
+    """Put all tensors in their places; return the names of those that have none."""
+    wanted, known = filling.wanted, frozenset(filling.wanted)
     left_over: list[str] = []
     spares: dict[Target, Tensor] = {}
     for name, tensor in tensors:
@@ -53,14 +81,29 @@ def fill(
         if naming.is_spare(name):
             spares[target] = tensor.to(device=device, dtype=own_dtype, copy=True)
         else:
-            _put(model, target, name, naming.turn(target, tensor).to(device=device, dtype=own_dtype), wanted)
+            _put(filling, target, name, naming.turn(target, tensor).to(device=device, dtype=own_dtype))
     for target in spares.keys() & wanted:
-        _put(model, target, target.parameter, spares[target], wanted)
+        _put(filling, target, target.parameter, spares[target])
     if _TIED in wanted:
-        _put(model, _TIED, "the tied word table", model.word_table.float(), wanted)
-    _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
-    _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
-    return num_parameters
+        _put(filling, _TIED, "the tied word table", filling.model.word_table.float())
+    return left_over
+
+
+@contextmanager
+def _packing() -> Iterator[Callable[[Linear], None]]:
+    """Packs layers on other threads, so many at a time: of each, both forms stand in memory until it is done."""
+    num_threads = torch.get_num_threads()
+    under_way: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="forebay-pack") as pool:
+
+        def pack(layer: Linear) -> None:
+            if len(under_way) >= num_threads:
+                under_way.popleft().result()
+            under_way.append(pool.submit(layer.pack))
+
+        yield pack
+        for future in under_way:
+            future.result()
 
 
 def pick_rows(
@@ -99,10 +142,10 @@ def _check(name: str, tensor: Tensor) -> None:
         raise WeightsMismatch(f"the tensor '{name}' holds NaN or infinite numbers; the checkpoint is damaged")
 
 
-def _put(model: Encoder, target: Target, name: str, tensor: Tensor, wanted: set[Target]) -> None:
-    wanted.discard(target)
-    _place(model, target, name, tensor)
-    _pack_if_whole(model, target, wanted)
+def _put(filling: _Filling, target: Target, name: str, tensor: Tensor) -> None:
+    filling.wanted.discard(target)
+    _place(filling.model, target, name, tensor)
+    _pack_if_whole(filling, target)
 
 
 def _wanted(model: Encoder) -> set[Target]:
@@ -132,14 +175,14 @@ def _place(model: Encoder, target: Target, name: str, tensor: Tensor) -> None:
     parameter.data[start : start + len(tensor)].copy_(tensor)
 
 
-def _pack_if_whole(model: Encoder, target: Target, wanted: set[Target]) -> None:
+def _pack_if_whole(filling: _Filling, target: Target) -> None:
     owner_name = target.parameter.rpartition(".")[0]
-    owner = model.get_submodule(owner_name)
+    owner = filling.model.get_submodule(owner_name)
     if isinstance(owner, Linear):
         parts = range(len(owner.part_sizes))
         own = {Target(f"{owner_name}.{leaf}", part) for leaf in ("weight", "bias") for part in parts}
-        if not own & wanted:
-            owner.pack()
+        if not own & filling.wanted:
+            filling.pack(owner)
 
 
 def _complain(names: list[str], what: str) -> None:

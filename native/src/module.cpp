@@ -227,7 +227,9 @@ NB_MODULE(_native, m) {
       .def("__init__", [](PackedLinear* self, const std::string& kernels, const Matrix& weight, std::optional<Vector> bias,
                           const std::string& precision) {
         require(!bias || bias->size() == weight.shape(0), "the bias must have one value a row of the weight");
-        new (self) PackedLinear(find_kernels(kernels), find_precision(precision), weight.data(), bias ? bias->data() : nullptr,
+        const Kernels& chosen = find_kernels(kernels);
+        const nb::gil_scoped_release release;  // several layers are packed at once
+        new (self) PackedLinear(chosen, find_precision(precision), weight.data(), bias ? bias->data() : nullptr,
                                 static_cast<int>(weight.shape(0)), static_cast<int>(weight.shape(1)));
       }, nb::arg("kernels"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("precision") = "float32");
   nb::class_<Program>(m, "Program")

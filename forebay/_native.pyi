@@ -88,8 +88,11 @@ class Program:
         [rows, half | half] with each token's row.
         """
 
-def weighted_sums(rows: Floats, starts: Ids, lens: Ids, weights: Floats, out: Floats) -> None:
-    """Put the sums of weights [sum(lens)] times rows [T, H] over each segment into ``out`` [n, H]."""
+def weighted_sums(rows: Floats, starts: Ids, lens: Ids, weights: Floats | None, out: Floats) -> None:
+    """Put the sums of weights [sum(lens)] (None: 1) times rows [T, H] over each segment into ``out`` [n, H]."""
+
+def unit_rows(rows: Floats, out: Floats, least: float) -> None:
+    """Put rows [n, H] scaled to unit length into ``out``; those shorter than ``least`` are divided by it."""
 
 def max_sim(kernels: str, query: Floats, arrays: Sequence[Floats], lens: Ids, out: Floats, threads: int) -> None:
     """Put the MaxSim of a query [q, d] and each of n documents into ``out`` [n]; -inf for one without rows.

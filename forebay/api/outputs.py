@@ -30,6 +30,8 @@ Texts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 
 _PROGRESS_ITEMS = 512
 
+S = TypeVar("S", bound=np.generic)
+
 
 class TextOptions(TypedDict, total=False):
     """Keyword options of every method: the fields of TextParams, and whether to show a progress bar."""
@@ -114,8 +116,8 @@ class OutputMaker:
             if reply.errors:
                 raise reply.errors[min(reply.errors)].move(num_before)
             num_before += len(reply)
-        num_tokens = np.concatenate([np.zeros(0, np.int32), *(reply.num_tokens for reply in replies)])
-        truncated = np.concatenate([np.zeros(0, np.bool_), *(reply.truncated for reply in replies)])
+        num_tokens = _join([reply.num_tokens for reply in replies], np.int32)
+        truncated = _join([reply.truncated for reply in replies], np.bool_)
         outputs = {}
         for task in pooling.outputs:
             rows = [row for reply in replies for row in reply.outputs[task]]
@@ -173,8 +175,12 @@ def _refuse_aggregation(reason: str) -> InvalidRequest:
     return InvalidRequest(f"'aggregation' {reason}; leave it out for the scores of the tokens", field="aggregation")
 
 
+def _join(parts: list[NDArray[S]], dtype: type[S]) -> NDArray[S]:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
+
+
 def _stack(rows: Sequence[NDArray[np.float32]], size: int) -> NDArray[np.float32]:
-    return np.stack(rows) if len(rows) else np.zeros((0, size), np.float32)
+    return np.array(rows) if len(rows) else np.zeros((0, size), np.float32)
 
 
 class _Counted(Protocol):

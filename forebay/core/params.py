@@ -65,9 +65,7 @@ class TextParams:
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field has a wrong type or does not fit the model."""
-        check_types(self, dict.fromkeys(("prompt", "prompt_name", "input_type", "instruction"), str))
-        check_types(self, dict.fromkeys(("max_tokens", *_SIDE_LIMITS), int))
-        check_types(self, {"truncate": bool, "add_special_tokens": bool})
+        check_types(self, _TEXT_TYPES)
         if self.truncation_side not in (None, "left", "right"):
             raise InvalidRequest(
                 f"truncation_side is '{self.truncation_side}'; expected 'left' or 'right'", field="truncation_side"
@@ -130,8 +128,7 @@ class PoolingParams:
 
     def check(self, abilities: Abilities) -> None:
         """Raise InvalidRequest where a field does not fit the outputs or the model."""
-        check_types(self, dict.fromkeys(("dimensions", "truncate_dim", *_COUNTS), int))
-        check_types(self, {"use_activation": bool})
+        check_types(self, _POOLING_TYPES)
         if not self.outputs:
             raise InvalidRequest("no output is asked for; name at least one task", field="outputs")
         if Task.PLUGIN in self.outputs and Task.PLUGIN in abilities.tasks:
@@ -185,14 +182,25 @@ class PoolingParams:
 _SIDE_LIMITS = ("max_tokens_per_query", "max_tokens_per_doc")
 _COUNTS = ("chunk_size", "max_active_dims", "pool_factor")
 _OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", *_COUNTS)
+_TEXT_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("prompt", "prompt_name", "input_type", "instruction"), str),
+    **dict.fromkeys(("max_tokens", *_SIDE_LIMITS), int),
+    **dict.fromkeys(("truncate", "add_special_tokens"), bool),
+}
+_POOLING_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("dimensions", "truncate_dim", *_COUNTS), int),
+    "use_activation": bool,
+}
 
 
 def check_types(params: object, kinds: Mapping[str, type]) -> None:
     """Refuse a field of another type; None is what is left out. A bool is no number here."""
     for name, kind in kinds.items():
         value = getattr(params, name)
+        if value is None:
+            continue
         is_right = isinstance(value, Integral if kind is int else kind) and (
             kind is bool or not isinstance(value, bool)
         )
-        if value is not None and not is_right:
+        if not is_right:
             raise InvalidRequest(f"{name} is of type {type(value).__name__}; expected {kind.__name__}", field=name)

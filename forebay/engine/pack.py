@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -72,18 +72,18 @@ def pack(sequences: Seq[Sequence], device: torch.device, pool: KVPool | None = N
 
 
 def _lay_out(ordered: list[Sequence], device: torch.device) -> tuple[FlatBatch, Cursor]:
-    lens = np.fromiter((seq.end - seq.start for seq in ordered), np.int64, len(ordered))
-    offsets = np.fromiter((seq.start for seq in ordered), np.int64, len(ordered))
-    borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(lens)])
-    starts = borders[:-1]
-    ids = np.concatenate([seq.ids[seq.start : seq.end] for seq in ordered]).astype(np.int64)
-    positions = np.arange(len(ids)) - np.repeat(starts - offsets, lens)
-    runs, first = [], 0
-    for length, members in groupby(lens.tolist()):
-        count = sum(1 for _ in members)
-        runs.append(Run(int(starts[first]), count, length))
-        first += count
-    prompt_lens = np.fromiter((seq.prompt_len for seq in ordered), np.int64, len(ordered))
+    sizes = [seq.end - seq.start for seq in ordered]
+    borders = np.array([0, *accumulate(sizes)], np.int64)
+    starts, lens = borders[:-1], np.array(sizes, np.int64)
+    offsets = np.array([seq.start for seq in ordered], np.int64)
+    ids = np.concatenate([seq.ids[seq.start : seq.end] for seq in ordered], dtype=np.int64)
+    positions = np.concatenate([np.arange(seq.start, seq.end) for seq in ordered])
+    runs, row = [], 0
+    for length, members in groupby(sizes):
+        run = Run(row, sum(1 for _ in members), length)
+        runs.append(run)
+        row = run.rows.stop
+    prompt_lens = np.array([seq.prompt_len for seq in ordered], np.int64)
     batch = FlatBatch(
         input_ids=torch.from_numpy(ids).to(device),
         positions=torch.from_numpy(positions).to(device),

@@ -73,7 +73,6 @@ class Runner:
         """How many first tokens of a sequence need no states, whatever its outputs make of them."""
         return self._pipelines[seq.route].count_spare(seq.params, seq.ids, seq.prompt_len)
 
-    @torch.inference_mode()
     def run(self, sequences: Seq[Sequence]) -> Ran:
         """Compute all sequences, which must share a route, in one forward pass."""
         start = time.perf_counter()

@@ -38,7 +38,7 @@ class Job:
         self._rows: list[tuple[Row, ...] | None] = []
         self._errors: dict[int, ForebayError] = {}
         self._num_left = 0
-        self._num_parts: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._num_parts: list[int] = []
         self._parts: dict[int, dict[int, Part]] = {}
         self._join: Join = "mean"
         self._truncated: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
@@ -73,7 +73,9 @@ class Job:
         self._join = traits.join
         self._rows = [None] * len(truncated)
         self._num_left = len(self.sequences)
-        self._num_parts = np.bincount(tokens.owners, minlength=len(truncated))
+        self._num_parts = [0] * len(truncated)
+        for seq in self.sequences:
+            self._num_parts[seq.index] += 1
         self._truncated = truncated
 
     @property
@@ -121,9 +123,10 @@ class Job:
         return self._num_left == 0
 
     def _count_tokens(self) -> NDArray[np.int32]:
-        lens = np.fromiter((len(seq.ids) for seq in self.sequences), np.int64, len(self.sequences))
-        owners = np.fromiter((seq.index for seq in self.sequences), np.int64, len(self.sequences))
-        return np.bincount(owners, lens, minlength=len(self._rows)).astype(np.int32)
+        counts = [0] * len(self._rows)
+        for seq in self.sequences:
+            counts[seq.index] += len(seq.ids)
+        return np.array(counts, np.int32)
 
     def reply(self) -> Reply:
         """The finished job as its caller sees it."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -243,7 +244,7 @@ class Program:
     def run(self, inputs: Inputs, on_layer: Callable[[int, Tensor], None] | None = None) -> Tensor:
         """Return the last hidden states [T, H]; ``on_layer`` sees those of every layer."""
         batch = inputs.batch
-        out = torch.empty(1 if on_layer is None else self._num_states, len(batch.input_ids), self._width)
+        out = np.empty((1 if on_layer is None else self._num_states, len(batch.input_ids), self._width), np.float32)
         angles = [rotary.table(batch) for rotary in self._rotaries]
         self._native.run(
             batch.input_ids.numpy(),
@@ -251,7 +252,7 @@ class Program:
             None if batch.type_ids is None else batch.type_ids.numpy(),
             batch.cu_seqlens.numpy(),
             None if inputs.bias is None else inputs.bias.numpy(),
-            out.numpy(),
+            out,
             torch.get_num_threads(),
             seen=batch.key_lens,
             angles=[(table.numpy(), rows.numpy()) for table, rows in angles],
@@ -259,8 +260,8 @@ class Program:
         )
         if on_layer is not None:
             for index, state in enumerate(out):
-                on_layer(index, state)
-        return out[-1]
+                on_layer(index, torch.from_numpy(state))
+        return torch.from_numpy(out[-1])
 
 
 def _pages(kv: BatchKV) -> "Pages":

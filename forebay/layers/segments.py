@@ -1,4 +1,9 @@
-"""Sums over segments of rows: what pooling makes means of. It knows no sequences and no methods."""
+"""Sums over segments of rows and what else pooling makes of few rows: quotients, unit vectors. It knows no sequences
+and no methods.
+
+A short text has one row of a few hundred numbers, of which PyTorch's way to a sum or a quotient takes longer than the
+numbers do: on the CPU the native kernels and NumPy compute them.
+"""
 
 from collections.abc import Sequence
 
@@ -13,29 +18,34 @@ from forebay.layers.native import extension, is_wanted
 # A slab of rows is brought to float32 at a time, so that no whole copy of the batch ever stands in memory.
 _SLAB_ROWS = 4096
 
+_LEAST_NORM = 1e-12
+_IS_NATIVE = is_wanted()
+
 
 def weighted_sums(
     hidden: Tensor,
     starts: NDArray[np.int64],
     lens: NDArray[np.int64],
     runs: Sequence[Run],
-    weights: NDArray[np.float32],
+    weights: NDArray[np.float32] | None,
 ) -> Tensor:
-    """Sum weights [own rows] times rows of ``hidden`` [T, H] over each of n segments, in float32: [n, H].
+    """Sum weights [own rows] (None: 1) times rows of ``hidden`` [T, H] over each of n segments, in float32: [n, H].
 
     ``starts`` and ``lens`` (int64 [n]) are the segments' rows; ``runs`` are the same segments as neighbours of equal
     length. Natively, a segment's sum does not depend on the others by a bit.
     """
-    if hidden.device.type == "cpu" and hidden.dtype == torch.float32 and hidden.is_contiguous() and is_wanted():
-        out = torch.empty(len(starts), hidden.shape[1])
-        extension.weighted_sums(hidden.numpy(), starts, lens, weights, out.numpy())
-        return out
+    if _IS_NATIVE and _is_plain(hidden):
+        out = np.empty((len(starts), hidden.shape[1]), np.float32)
+        extension.weighted_sums(hidden.numpy(), starts, lens, weights, out)
+        return torch.from_numpy(out)
     return weighted_sums_reference(hidden, runs, weights)
 
 
-def weighted_sums_reference(hidden: Tensor, runs: Sequence[Run], weights: NDArray[np.float32]) -> Tensor:
+def weighted_sums_reference(hidden: Tensor, runs: Sequence[Run], weights: NDArray[np.float32] | None) -> Tensor:
     """The same by PyTorch, for every device and dtype."""
     out = hidden.new_zeros(sum(run.num_seqs for run in runs), hidden.shape[1], dtype=torch.float32)
+    if weights is None:
+        weights = np.ones(sum(run.num_seqs * run.length for run in runs), np.float32)
     row_weights = torch.from_numpy(weights).to(hidden.device)
     first = own = 0
     for run in runs:
@@ -50,3 +60,24 @@ def weighted_sums_reference(hidden: Tensor, runs: Sequence[Run], weights: NDArra
                 out[first + at : first + at + len(sums)] = sums[:, 0]
         first += run.num_seqs
     return out
+
+
+def divide_rows(rows: Tensor, divisors: NDArray[np.float32]) -> Tensor:
+    """Divide each row of [n, H] by its divisor [n]."""
+    if rows.device.type == "cpu":
+        return torch.from_numpy(rows.numpy() / divisors[:, None])
+    return rows / torch.from_numpy(divisors).to(rows.device)[:, None]
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Scale each row of [n, H] to unit length; a row of zeros stays as it is."""
+    if _IS_NATIVE and _is_plain(rows):
+        out = np.empty(rows.shape, np.float32)
+        extension.unit_rows(rows.numpy(), out, _LEAST_NORM)
+        return torch.from_numpy(out)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows / lengths.clamp_(min=_LEAST_NORM)
+
+
+def _is_plain(rows: Tensor) -> bool:
+    return rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.is_contiguous()

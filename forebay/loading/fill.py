@@ -1,12 +1,16 @@
 """Fills an empty model from a stream of tensors: renamed, merged, cast, packed at once, and every name accounted for.
 
-Tensors are copied one by one and a linear layer is packed as soon as it is whole, so that at no time more than the
-weights themselves and one layer stand in memory. Large tables of embeddings are not copied: they stay in their file.
+Tensors are copied one by one and a linear layer is packed as soon as it is whole, by other threads while the next are
+read, so that at no time much more than the weights themselves stands in memory. Large tables of embeddings are not
+copied: they stay in their file.
 """
 
 import ctypes
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +27,8 @@ MapAgain = Callable[[str], Tensor | None]
 MAPPED_BYTES = 64 << 20
 """Tables of at least this size stay in their file; smaller ones are safe from whoever writes to it."""
 
+_PART_BYTES = 32 << 20
+_FREED_BYTES = 128 << 20
 _CHECKED_NUMBERS = 4 << 20  # looked at at a time: a sum in another type copies first
 
 _SHOWN = 5
@@ -48,9 +54,18 @@ def fill(
     over, missing or of a wrong shape.
     """
     wanted = _wanted(model)
-    known = frozenset(wanted)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    filler = _Filler(model, wanted, dtype, device, map_again)
+    with _packing() as pack:
+        left_over = _fill(_Filler(model, wanted, dtype, device, map_again, pack), naming, tensors)
+    _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
+    _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
+    _give_back()
+    return num_parameters
+
+
+def _fill(filler: "_Filler", naming: Naming, tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Put all tensors in their places; return the names of those that have none."""
+    wanted, known = filler.wanted, frozenset(filler.wanted)
     left_over: list[str] = []
     spares: dict[Target, Tensor] = {}
     for name, tensor in tensors:
@@ -64,7 +79,8 @@ def fill(
         if target not in (known if naming.is_spare(name) else wanted):  # unknown, or there already
             left_over.append(name)
             continue
-        _check(name, tensor)
+        for part in filler.cut(name, tensor):
+            _check(name, part)
         if naming.is_spare(name):
             spares[target] = tensor.clone()
         else:
@@ -72,11 +88,25 @@ def fill(
     for target in spares.keys() & wanted:
         filler.put(target, target.parameter, spares[target])
     if _TIED in wanted:
-        filler.put(_TIED, "the tied word table", model.word_table)
-    _complain(left_over, "the weight files hold tensors that this architecture does not know, or has already")
-    _complain([target.parameter for target in sorted(wanted)], "the weight files lack tensors of this architecture")
-    _give_back()
-    return num_parameters
+        filler.put(_TIED, "the tied word table", filler.model.word_table)
+    return left_over
+
+
+@contextmanager
+def _packing() -> Iterator[Callable[[Linear], None]]:
+    """Packs layers on other threads, so many at a time: of each, both forms stand in memory until it is done."""
+    num_threads = torch.get_num_threads()
+    under_way: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="forebay-pack") as pool:
+
+        def pack(layer: Linear) -> None:
+            if len(under_way) >= num_threads:
+                under_way.popleft().result()
+            under_way.append(pool.submit(layer.pack))
+
+        yield pack
+        for future in under_way:
+            future.result()
 
 
 def pick_rows(
@@ -127,15 +157,27 @@ def _wanted(model: Encoder) -> set[Target]:
     return wanted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Filler:
-    """Puts tensors where they belong; ``wanted`` is what is still missing."""
+    """Puts tensors where they belong. ``wanted`` is what is still missing; packing has freed ``num_freed`` bytes."""
 
     model: Encoder
     wanted: set[Target]
     dtype: torch.dtype
     device: torch.device
     map_again: MapAgain | None
+    pack: Callable[[Linear], None]
+    num_freed: int = 0
+
+    def cut(self, name: str, tensor: Tensor) -> Iterator[Tensor]:
+        """A large tensor in parts, each in a mapping of its own: what is only looked at does not stay in memory."""
+        if self.map_again is None or tensor.nbytes < MAPPED_BYTES or not tensor.ndim:
+            yield tensor
+            return
+        size = max(1, _PART_BYTES * len(tensor) // max(1, tensor.nbytes))
+        for start in range(0, len(tensor), size):
+            mapped = self.map_again(name)
+            yield (tensor if mapped is None else mapped)[start : start + size]
 
     def put(self, target: Target, name: str, tensor: Tensor) -> None:
         """Copy a tensor into its parameter, or map it; a linear layer that is whole then is packed."""
@@ -175,12 +217,17 @@ class _Filler:
     def _pack_if_whole(self, owner: Linear, name: str) -> None:
         parts = range(len(owner.part_sizes))
         own = {Target(f"{name}.{leaf}", part) for leaf in ("weight", "bias") for part in parts}
-        if not own & self.wanted:
-            owner.pack()
+        if own & self.wanted:
+            return
+        self.num_freed += 0 if owner.weight is None else owner.weight.nbytes
+        self.pack(owner)
+        if self.num_freed >= _FREED_BYTES:
+            self.num_freed = 0
+            _give_back()
 
 
 def _give_back() -> None:
-    """Hand the system what was freed between the packed layers; glibc keeps it, some layers' worth, unless told."""
+    """Hand the system what was freed between packed layers; glibc keeps it, some layers' worth, unless told."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from forebay.core.errors import UnsupportedCheckpoint
@@ -174,7 +175,8 @@ class Encoder(nn.Module, ABC):
             assert on_layer is not None
             on_layer(index, state[:num_tokens])
 
-        state = self.compute(inputs, show if on_layer is not None else None)
+        with torch.inference_mode():
+            state = self.compute(inputs, show if on_layer is not None else None)
         assert isinstance(state, Tensor), "only a recording gives another"
         return state[:num_tokens]
 

@@ -6,11 +6,11 @@ Heads compute in float32 whatever the model's dtype, so that nothing is lost beh
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from forebay.core.params import PoolingParams
+from forebay.layers.segments import unit_rows
 from forebay.pooling.activations import Calibration, Choice
 
 Stage = Callable[[Tensor], Tensor]
@@ -49,8 +49,7 @@ class LayerNorm:
 
 def normalize(x: Tensor) -> Tensor:
     """Scale each vector to unit length; a zero vector stays zero. [n, D] → [n, D]."""
-    lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / lengths.clamp_(min=1e-12)
+    return unit_rows(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +75,11 @@ class EmbedHead:
         asks = params.dimensions is not None or params.truncate_dim is not None
         dimensions = params.dimensions if asks else self.dimensions
         truncate_dim = params.truncate_dim if asks or dimensions is not None else self.truncate_dim
-        vectors = vectors[:, :dimensions]
+        if dimensions is not None:
+            vectors = vectors[:, :dimensions]
         if wants_unit:
             vectors = normalize(vectors)
-        return vectors[:, :truncate_dim]
+        return vectors if truncate_dim is None else vectors[:, :truncate_dim]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,18 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forebay.layers.segments import weighted_sums
+from forebay.layers.segments import divide_rows, weighted_sums
 from forebay.pooling.cursor import Cursor
 
 # The weight of a row that stands in until the wanted one comes, which has 1.
 _FALLBACK = 0.5
+_LEAST_WEIGHT = np.float32(1e-9)
 
 
 class Partial(NamedTuple):
-    """What is carried between chunks: ``values`` float32 [n, H] and the weight [n] of the rows that are in them."""
+    """What is carried between chunks: ``values`` float32 [n, H] and the weights float32 [n] (host) of their rows."""
 
     values: Tensor
-    weights: Tensor
+    weights: NDArray[np.float32]
 
 
 def _needs_all(ids: NDArray[np.int32], prompt_len: int) -> int:
@@ -66,7 +67,7 @@ def _weighted_sum(hidden: Tensor, cursor: Cursor, weights: NDArray[np.int64]) ->
     out = weighted_sums(hidden, cursor.starts, cursor.lens, cursor.runs, weights.astype(np.float32))
     index = np.repeat(np.arange(len(cursor)), cursor.lens)
     totals = np.bincount(index, weights, minlength=len(cursor))
-    return Partial(out, torch.from_numpy(totals.astype(np.float32)).to(hidden.device))
+    return Partial(out, totals.astype(np.float32))
 
 
 def _counted(cursor: Cursor) -> NDArray[np.bool_]:
@@ -76,9 +77,8 @@ def _counted(cursor: Cursor) -> NDArray[np.bool_]:
 
 def _sum(hidden: Tensor, cursor: Cursor) -> Partial:
     if not cursor.prompt_lens.any():
-        ones = np.ones(int(cursor.lens.sum()), np.float32)
-        sums = weighted_sums(hidden, cursor.starts, cursor.lens, cursor.runs, ones)
-        return Partial(sums, torch.from_numpy(cursor.lens.astype(np.float32)).to(hidden.device))
+        sums = weighted_sums(hidden, cursor.starts, cursor.lens, cursor.runs, None)
+        return Partial(sums, cursor.lens.astype(np.float32))
     return _weighted_sum(hidden, cursor, _counted(cursor).astype(np.int64))
 
 
@@ -128,7 +128,7 @@ def _rows_where(hidden: Tensor, cursor: Cursor, places: NDArray[np.int64], weigh
     is_here = weights > 0
     rows = torch.from_numpy((cursor.starts + places)[is_here]).to(hidden.device)
     out[torch.from_numpy(is_here).to(hidden.device)] = hidden[rows].float()
-    return Partial(out, torch.from_numpy(weights.astype(np.float32)).to(hidden.device))
+    return Partial(out, weights.astype(np.float32))
 
 
 def _maximum(hidden: Tensor, cursor: Cursor) -> Partial:
@@ -146,18 +146,18 @@ def _maximum(hidden: Tensor, cursor: Cursor) -> Partial:
                 if skip < run.length:
                     out[first + index] = rows[index, skip:].amax(0).float()
         first += run.num_seqs
-    counts = torch.from_numpy((cursor.lens - skipped).astype(np.float32)).to(hidden.device)
-    return Partial(out, counts)
+    return Partial(out, (cursor.lens - skipped).astype(np.float32))
 
 
 def _add(carried: Partial, new: Partial) -> Partial:
     return Partial(carried.values + new.values, carried.weights + new.weights)
 
 
-def _choose(takes_new: Tensor, carried: Partial, new: Partial) -> Partial:
+def _choose(takes_new: NDArray[np.bool_], carried: Partial, new: Partial) -> Partial:
+    from_new = torch.from_numpy(takes_new).to(new.values.device)
     return Partial(
-        torch.where(takes_new[:, None], new.values, carried.values),
-        torch.where(takes_new, new.weights, carried.weights),
+        torch.where(from_new[:, None], new.values, carried.values),
+        np.where(takes_new, new.weights, carried.weights),
     )
 
 
@@ -180,11 +180,11 @@ def _values(partial: Partial) -> Tensor:
 
 def _divide(partial: Partial) -> Tensor:
     """A sequence without weight stays at zero."""
-    return partial.values / partial.weights.clamp(min=1e-9)[:, None]
+    return divide_rows(partial.values, np.maximum(partial.weights, _LEAST_WEIGHT))
 
 
 def _divide_by_root(partial: Partial) -> Tensor:
-    return partial.values / partial.weights.clamp(min=1e-9).sqrt()[:, None]
+    return divide_rows(partial.values, np.sqrt(np.maximum(partial.weights, _LEAST_WEIGHT)))
 
 
 METHODS: dict[str, Method] = {

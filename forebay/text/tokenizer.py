@@ -340,13 +340,13 @@ class TextTokenizer:
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):  # lone surrogates, which Rust strings can't hold
             encodings = self._tokenizer.encode_batch_fast([_mend(text) for text in texts], add_special_tokens=False)
-        ids = [np.array(encoding.ids, np.int32) for encoding in encodings]
-        if ids and int(np.concatenate(ids).max(initial=0)) >= self._vocab_size:
+        ids = [encoding.ids for encoding in encodings]
+        if max((max(row, default=0) for row in ids), default=0) >= self._vocab_size:
             raise InvalidRequest(
                 f"the tokenizer gave an id outside of the model's vocabulary of {self._vocab_size}; "
                 "tokenizer and weights of this checkpoint do not belong together"
             )
-        return ids
+        return [np.array(row, np.int32) for row in ids]
 
     def _check_ids(self, item: Sequence[int], index: int, params: TextParams) -> Ids:
         name = f"input[{index}]"

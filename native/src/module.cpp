@@ -168,7 +168,8 @@ void show(Program& program, int src, int state) {
   program.append({.kind = Op::Kind::show, .src = src, .state = state});
 }
 
-void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const Vector& weights, Array<float, 2> out) {
+void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const std::optional<Vector>& weights,
+                  Array<float, 2> out) {
   require(starts.size() == lens.size() && out.shape(0) == lens.size() && out.shape(1) == rows.shape(1), "wrong shapes");
   const auto most = static_cast<std::int64_t>(rows.shape(0));
   std::int64_t total = 0;
@@ -177,10 +178,16 @@ void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const 
     require(start >= 0 && length >= 0 && start <= most && length <= most - start, "a segment goes past the rows");
     total += length;
   }
-  require(total == static_cast<std::int64_t>(weights.size()), "there must be one weight a row of the segments");
+  require(!weights || total == static_cast<std::int64_t>(weights->size()), "there must be one weight a row of the segments");
   const nb::gil_scoped_release release;
   weighted_sums(rows.data(), static_cast<long>(rows.shape(1)), starts.data(), lens.data(), static_cast<long>(lens.size()),
-                weights.data(), out.data());
+                weights ? weights->data() : nullptr, out.data());
+}
+
+void scale_to_unit(const Matrix& rows, Array<float, 2> out, float least) {
+  require(out.shape(0) == rows.shape(0) && out.shape(1) == rows.shape(1), "wrong shapes");
+  const nb::gil_scoped_release release;
+  unit_rows(rows.data(), static_cast<long>(rows.shape(0)), static_cast<long>(rows.shape(1)), out.data(), least);
 }
 
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
@@ -244,7 +251,9 @@ NB_MODULE(_native, m) {
       .def("__init__", [](PackedLinear* self, const std::string& kernels, const Matrix& weight, std::optional<Vector> bias,
                           const std::string& precision) {
         require(!bias || bias->size() == weight.shape(0), "the bias must have one value a row of the weight");
-        new (self) PackedLinear(find_kernels(kernels), find_precision(precision), weight.data(), bias ? bias->data() : nullptr,
+        const Kernels& chosen = find_kernels(kernels);
+        const nb::gil_scoped_release release;  // several layers are packed at once
+        new (self) PackedLinear(chosen, find_precision(precision), weight.data(), bias ? bias->data() : nullptr,
                                 static_cast<int>(weight.shape(0)), static_cast<int>(weight.shape(1)));
       }, nb::arg("kernels"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("precision") = "float32");
   nb::class_<Program>(m, "Program")
@@ -268,8 +277,9 @@ NB_MODULE(_native, m) {
       .def("run", &run, nb::arg("ids"), nb::arg("positions"), nb::arg("types").none(), nb::arg("borders"),
            nb::arg("bias").none(), nb::arg("out"), nb::arg("threads"), nb::arg("cut") = "automatic",
            nb::arg("seen") = nb::none(), nb::arg("angles") = AngleTables(), nb::arg("pages") = nb::none());
-  m.def("weighted_sums", &sum_segments, nb::arg("rows"), nb::arg("starts"), nb::arg("lens"), nb::arg("weights"),
-        nb::arg("out"), "Sums of weighted rows over segments.");
+  m.def("weighted_sums", &sum_segments, nb::arg("rows"), nb::arg("starts"), nb::arg("lens"),
+        nb::arg("weights").none(), nb::arg("out"), "Sums of weighted rows over segments.");
+  m.def("unit_rows", &scale_to_unit, nb::arg("rows"), nb::arg("out"), nb::arg("least"), "Rows scaled to unit length.");
   m.def("max_sim", &max_sim, nb::arg("kernels"), nb::arg("query"), nb::arg("arrays"), nb::arg("lens"), nb::arg("out"),
         nb::arg("threads"), "MaxSim of a query with documents that lie end to end in arrays.");
   m.def("run_linear", &run_linear, nb::arg("x"), nb::arg("weights"), nb::arg("residual").none(), nb::arg("activation"),

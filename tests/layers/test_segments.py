@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.layers import segments
 from forebay.layers.batch import Run
 from forebay.layers.native import extension
-from forebay.layers.segments import weighted_sums, weighted_sums_reference
+from forebay.layers.segments import divide_rows, unit_rows, weighted_sums, weighted_sums_reference
 
 pytestmark = pytest.mark.skipif(extension is None, reason="the native kernels are not built")
 
@@ -60,10 +61,43 @@ def test_what_is_not_finite_stays_in_its_segment() -> None:
 
 
 def test_switched_off_it_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FOREBAY_NATIVE", "0")
+    monkeypatch.setattr(segments, "_IS_NATIVE", False)
     monkeypatch.setattr(segments, "extension", None)
     starts, sizes, runs = make([2, 1], 0)
     assert weighted_sums(torch.ones(3, 2), starts, sizes, runs, np.ones(3, np.float32)).tolist() == [[2, 2], [1, 1]]
+    assert unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist() == [
+        [pytest.approx(0.6), pytest.approx(0.8)],
+        [0, 0],
+    ]
+
+
+def test_no_weights_are_weights_of_one() -> None:
+    starts, sizes, runs = make([5, 1, 7], 3)
+    hidden = torch.randn(int(starts[-1] + sizes[-1]), 37)
+    ones = np.ones(int(sizes.sum()), np.float32)
+    assert torch.equal(
+        weighted_sums(hidden, starts, sizes, runs, None), weighted_sums(hidden, starts, sizes, runs, ones)
+    )
+    assert torch.equal(weighted_sums_reference(hidden, runs, None), weighted_sums_reference(hidden, runs, ones))
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 37, 384])
+def test_unit_rows(width: int) -> None:
+    """As exact as PyTorch's, each by itself; zeros stay, and what is not finite stays in its row."""
+    rows = torch.randn(5, width) * torch.tensor([[1e-3], [1.0], [1e3], [0.0], [1.0]])
+    rows[4, 0] = float("nan")
+    made = unit_rows(rows)
+    assert torch.allclose(made[:3], F.normalize(rows[:3].double(), dim=-1).float(), rtol=2e-7, atol=0)
+    assert not made[3].any()
+    assert bool(made[4, 0].isnan())
+    assert torch.equal(unit_rows(rows[1:2]), made[1:2])
+
+
+def test_rows_are_divided_one_by_one() -> None:
+    rows = torch.randn(3, 4)
+    assert torch.equal(
+        divide_rows(rows, np.array([1, 2, 3], np.float32)), rows / torch.tensor([1.0, 2.0, 3.0])[:, None]
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from forebay import PoolingModel
 from forebay.checkpoint.weights import map_tensor
 from forebay.loading import fill
+from tests.support import heads
 from tests.support.language_models import edit, save
 from tests.support.texts import sentence
 
@@ -113,6 +114,19 @@ def test_a_table_in_bfloat16_gives_the_bits_of_a_widened_one(
     expected = embed(in_bfloat16(folder, tmp_path / "wide", widened=True))
     assert np.array_equal(embed(in_bfloat16(folder, tmp_path / "narrow")), expected)
     assert not np.array_equal(embed(folder), expected), "rounding shows"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_so_do_the_three_tables_of_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Words, positions and types of both texts of a pair."""
+    monkeypatch.setenv("FOREBAY_NATIVE", path)
+    folder = heads.with_head(tmp_path / "model", "bert", "sequence", num_labels=1)
+    scores = []
+    for place, widened in (("wide", True), ("narrow", False)):
+        with PoolingModel(str(in_bfloat16(folder, tmp_path / place, widened=widened)), dtype="float32") as model:
+            scores.append(model.score("a river", [*TEXTS], use_activation=False).scores)
+            assert model.info.dtype == "float32"
+    assert np.array_equal(*scores)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -23,6 +23,8 @@ MapAgain = Callable[[str], Tensor | None]
 MAPPED_BYTES = 64 << 20
 """Tables of at least this size stay in their file; smaller ones are safe from whoever writes to it."""
 
+_PART_BYTES = 32 << 20
+_FREED_BYTES = 128 << 20
 _CHECKED_NUMBERS = 4 << 20  # looked at at a time: a sum in another type copies first
 
 _SHOWN = 5
@@ -64,7 +66,8 @@ def fill(
         if target not in (known if naming.is_spare(name) else wanted):  # unknown, or there already
             left_over.append(name)
             continue
-        _check(name, tensor)
+        for part in filler.cut(name, tensor):
+            _check(name, part)
         if naming.is_spare(name):
             spares[target] = tensor.clone()
         else:
@@ -127,15 +130,26 @@ def _wanted(model: Encoder) -> set[Target]:
     return wanted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Filler:
-    """Puts tensors where they belong; ``wanted`` is what is still missing."""
+    """Puts tensors where they belong. ``wanted`` is what is missing still; ``num_freed`` bytes were freed by packing."""
 
     model: Encoder
     wanted: set[Target]
     dtype: torch.dtype
     device: torch.device
     map_again: MapAgain | None
+    num_freed: int = 0
+
+    def cut(self, name: str, tensor: Tensor) -> Iterator[Tensor]:
+        """A large tensor in parts, each in a mapping of its own: what is only looked at does not stay in memory."""
+        if self.map_again is None or tensor.nbytes < MAPPED_BYTES or not tensor.ndim:
+            yield tensor
+            return
+        size = max(1, _PART_BYTES * len(tensor) // max(1, tensor.nbytes))
+        for start in range(0, len(tensor), size):
+            mapped = self.map_again(name)
+            yield (tensor if mapped is None else mapped)[start : start + size]
 
     def put(self, target: Target, name: str, tensor: Tensor) -> None:
         """Copy a tensor into its parameter, or map it; a linear layer that is whole then is packed."""
@@ -175,12 +189,17 @@ class _Filler:
     def _pack_if_whole(self, owner: Linear, name: str) -> None:
         parts = range(len(owner.part_sizes))
         own = {Target(f"{name}.{leaf}", part) for leaf in ("weight", "bias") for part in parts}
-        if not own & self.wanted:
-            owner.pack()
+        if own & self.wanted:
+            return
+        self.num_freed += 0 if owner.weight is None else owner.weight.nbytes
+        owner.pack()
+        if self.num_freed >= _FREED_BYTES:
+            self.num_freed = 0
+            _give_back()
 
 
 def _give_back() -> None:
-    """Hand the system what was freed between the packed layers; glibc keeps it, some layers' worth, unless told."""
+    """Hand the system what was freed between packed layers; glibc keeps it, some layers' worth, unless told."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -132,7 +132,7 @@ def _wanted(model: Encoder) -> set[Target]:
 
 @dataclass(slots=True)
 class _Filler:
-    """Puts tensors where they belong. ``wanted`` is what is missing still; ``num_freed`` bytes were freed by packing."""
+    """Puts tensors where they belong. ``wanted`` is what is still missing; packing has freed ``num_freed`` bytes."""
 
     model: Encoder
     wanted: set[Target]

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from forebay import PoolingModel
 from forebay.checkpoint.weights import map_tensor
 from forebay.loading import fill
-from tests.support import heads
+from tests.support import heads, tiny
 from tests.support.language_models import edit, save
 from tests.support.texts import sentence
 
@@ -114,6 +115,19 @@ def test_a_table_in_bfloat16_gives_the_bits_of_a_widened_one(
     expected = embed(in_bfloat16(folder, tmp_path / "wide", widened=True))
     assert np.array_equal(embed(in_bfloat16(folder, tmp_path / "narrow")), expected)
     assert not np.array_equal(embed(folder), expected), "rounding shows"
+
+
+MAKERS = tiny.TRANSFORMERS | {family: partial(tiny.decoder, family) for family in tiny.DECODERS}
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_so_do_the_tables_of_every_architecture(tmp_path: Path, mapping_all: None, family: str) -> None:
+    folder = MAKERS[family](tmp_path / "model")
+    vectors = []
+    for place, widened in (("wide", True), ("narrow", False)):
+        with PoolingModel(str(in_bfloat16(folder, tmp_path / place, widened=widened)), dtype="float32") as model:
+            vectors.append(model.embed(TEXTS).embeddings)
+    assert np.array_equal(*vectors)
 
 
 @pytest.mark.parametrize("path", PATHS)

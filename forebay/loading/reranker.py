@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from forebay.checkpoint.card import read_card
+from forebay.checkpoint.card import Card, read_card
 from forebay.checkpoint.classifier import labels_of
 from forebay.checkpoint.pipeline import LogitScoreStage, Stage, TransformerStage
 from forebay.checkpoint.spec import ModelSpec, architectures_of
@@ -57,8 +57,8 @@ def _from_files(
 ) -> RerankerFamily | None:
     """The family that the checkpoint's files or its names tell; where they tell only that it is one, the load fails."""
     variables = backbone.chat.variables if backbone.chat is not None else {}
-    base, task = read_card(backbone.folder)
-    names = _names(backbone, spec, options, base)
+    card = read_card(backbone.folder)
+    names = _names(backbone, spec, options, card)
     family = find_reranker(backbone.config, read_chat_template(backbone.folder, variables), names)
     if family is not None:
         return family
@@ -68,7 +68,7 @@ def _from_files(
         return None
     if named_answers(backbone.config):
         raise _unknown("config.json: classifier_from_token")
-    if task == "text-ranking":
+    if card.task == "text-ranking":
         raise _unknown("README.md: pipeline_tag text-ranking")
     for source, name in names:
         if "rerank" in name.lower():
@@ -113,13 +113,15 @@ def _with_answers(family: RerankerFamily, stages: tuple[Stage, ...]) -> Reranker
     return family
 
 
-def _names(
-    backbone: TransformerStage, spec: ModelSpec, options: ModelOptions, base: str | None
-) -> list[tuple[str, str]]:
+def _names(backbone: TransformerStage, spec: ModelSpec, options: ModelOptions, card: Card) -> list[tuple[str, str]]:
     """What a checkpoint is called: by its files, then by its folder and its user."""
     given = "/".join(options.model.replace("\\", "/").rstrip("/").split("/")[-2:])
     stored = backbone.config.get("_name_or_path")
-    found = [("config.json: _name_or_path", stored), ("README.md: base_model", base)]
+    found = [
+        ("config.json: _name_or_path", stored),
+        ("README.md: base_model", card.base),
+        ("README.md: title", card.title),
+    ]
     named = [(source, name) for source, name in found if isinstance(name, str)]
     return [*named, ("the checkpoint's name", given), ("the folder's name", spec.path.name)]
 

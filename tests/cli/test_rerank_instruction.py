@@ -1,6 +1,7 @@
 """`forebay rerank --instruction` on a language model that answers yes or no, as the command line is."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_a_template_without_a_place_refuses_it(real_cli, reranker, documents, tm
     assert (done.code, done.out) == (2, "")
     assert "has none; leave it out" in done.err
     assert "Find mills" not in done.err
+
+
+def test_what_is_reserved_is_told(real_cli, reranker):
+    done = real_cli("info", reranker, "--json")
+    decisions = {one["name"]: one["value"] for one in json.loads(done.out)["decisions"]}
+    assert decisions["template"] == "qwen3-reranker"
+    assert re.fullmatch(r"8192 tokens in blocks of 16, \d+\.\d MiB", decisions["keys and values"])
 
 
 def test_one_of_unknown_kin_does_not_load_and_says_why(real_cli, documents, tmp_path):

@@ -1,5 +1,6 @@
 """Every pooling method, over steps of every size, with and without a known prefix, gives what one step gives."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -103,6 +104,13 @@ def dense(row: SparseVector) -> np.ndarray:
     return out
 
 
+def settle(events: list[Event], count: int) -> None:
+    """Wait until so much was told: an answer comes before what is said of its last step."""
+    limit = time.monotonic() + 60
+    while len(events) < count and time.monotonic() < limit:
+        time.sleep(0.001)
+
+
 def count_read(events: list[Event]) -> int:
     return sum(event.prefix_tokens for event in events if isinstance(event, StepDone))
 
@@ -120,7 +128,9 @@ def test_it_is_the_one_steps_result(name: str, model: str, step: int, caches: bo
     limits = {"max_step_tokens": step, "block_size": 4, "prefix_cache_tokens": 400, "enable_prefix_caching": caches}
     with engine_of(pipeline, events, **limits) as engine:
         assert_alike(answer(engine, ids[:1], ask(name), prompts[:1]), expected[:1])
-        assert len(events) == 1 + -(-len(ids[0]) // step)
+        num_steps = -(-len(ids[0]) // step)
+        settle(events, 1 + num_steps)
+        assert len(events) == 1 + num_steps
         assert count_read(events) == 0
         assert_alike(answer(engine, ids, ask(name), prompts), expected)
     if not caches or name.startswith(("ALL", "STEP", "SPLADE")):
@@ -159,7 +169,7 @@ def test_outputs_that_need_different_states_come_from_one_forward() -> None:
             assert_alike(answer(engine, ids, both, zeros), expected)
         assert count_read(events) == 0
         assert_alike(answer(engine, ids, one, zeros), expected)
-        assert count_read(events) > 0
+    assert count_read(events) > 0
 
 
 @pytest.mark.parametrize("length", [64, 65])

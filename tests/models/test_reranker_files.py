@@ -48,7 +48,7 @@ def gemma(place: Path, **changes: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("told_by", ["_name_or_path", "classifier_from_token", "card", "folder"])
+@pytest.mark.parametrize("told_by", ["_name_or_path", "classifier_from_token", "card", "title", "folder"])
 def test_bge_reranker_v2_gemma(tmp_path: Path, told_by: str) -> None:
     folder = gemma(tmp_path / ("bge-reranker-v2-gemma" if told_by == "folder" else "model"))
     if told_by == "_name_or_path":
@@ -57,6 +57,8 @@ def test_bge_reranker_v2_gemma(tmp_path: Path, told_by: str) -> None:
         edit(folder / "config.json", classifier_from_token=["Yes"], architectures=["GemmaForSequenceClassification"])
     if told_by == "card":
         (folder / "README.md").write_text("---\nbase_model:\n- BAAI/bge-reranker-v2-gemma\n---\n# A model\n")
+    if told_by == "title":
+        (folder / "README.md").write_text("---\nlicense: x\n---\n<p>\n\n# bge-reranker-v2-gemma\n# Other things\n")
     expected = by_hand(folder, [f"<bos>A: {one}\nB: {other}\n{PROMPT}" for one, other in CLEAN], "Yes", None)
     with PoolingModel(str(folder)) as model:
         assert difference(score(model, CLEAN, use_activation=False), expected) <= LOGITS
@@ -260,6 +262,7 @@ def test_the_checkpoints_own_template_goes_before_the_family(tmp_path: Path) -> 
         ({"classifier_from_token": ["a", "b"]}, "", "classifier_from_token"),
         ({}, "---\npipeline_tag: text-ranking\n---\n", "pipeline_tag text-ranking"),
         ({"_name_or_path": "me/some-reranker"}, "", "_name_or_path, me/some-reranker"),
+        ({}, "# Some Reranker\n", "README.md: title, Some Reranker"),
     ],
 )
 def test_one_that_is_not_known_is_refused(tmp_path: Path, changes: dict[str, object], card: str, cause: str) -> None:

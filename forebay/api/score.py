@@ -101,11 +101,17 @@ def cross_encoder(submit: Submit, info: ModelInfo, request: ScoreRequest, whole:
         reply = part.result()
         scores = [np.nan if row is None else row[0] for row in reply.rows]
         num_tokens = int(reply.num_tokens.sum())
-        errors = {index: _called(error, DOCUMENTS, index) for index, error in reply.errors.items()}
+        errors = {index: tell(error, index) for index, error in reply.errors.items()}
         return ScoreReply(np.array(scores, np.float32), reply.truncated, num_tokens, errors, reply.timings)
 
+    def tell(error: BaseException, index: int) -> ForebayError:
+        """The document's, but where its query alone is at fault."""
+        if not isinstance(error, ForebayError) or not error.is_first:
+            return _called(error, DOCUMENTS, index)
+        return _called(error, QUERIES, 0 if len(request.queries) < num else index)
+
     def end(error: BaseException) -> None:
-        fail(whole, error if (index := _index_of(error)) is None else _called(error, DOCUMENTS, index))
+        fail(whole, error if (index := _index_of(error)) is None else tell(error, index))
 
     when_all(whole, [part], lambda: finish(whole, make), end)
 

@@ -54,7 +54,7 @@ class LoadOptions:
     convert: Annotated[Convert, typer.Option(help="What a model made for another task is turned into.")] = "auto"
     prompts: Annotated[str | None, typer.Option(help="Family of embedders whose known prompts are used.")] = None
     template: Annotated[
-        str | None, typer.Option(help="How an LLM reranker reads a pair: a family, a .toml file, or 'plain'.")
+        str | None, typer.Option(help="How an LLM reranker reads a pair: a family, a .toml file, 'chat' or 'plain'.")
     ] = None
     enable_chunked_prefill: Annotated[
         bool,

@@ -22,7 +22,7 @@ from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import Matrix, Reply, Request, Scorable, ScoreReply, ScoreRequest, Timings
 from forebay.core.sides import DOCUMENTS, QUERIES
 from forebay.core.tasks import ScoreType, Task
-from forebay.pooling.maxsim import max_sim_of_matrices
+from forebay.pooling.maxsim import NO_MATCH, max_sim_of_matrices
 from forebay.pooling.similarity import compare
 
 Submit = Callable[[Request], "Future[Reply]"]
@@ -173,7 +173,8 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
     """Queries become token vectors; documents are compared with theirs inside the engine, or here if they are given."""
     num = len(request.documents)
     query_side = _side(QUERIES, request.queries, num)
-    given = [item for item in request.queries if not isinstance(item, str)]
+    none = np.zeros((0, info.abilities.token_dimension), np.float32)
+    given = [item if len(item) else none for item in request.queries if not isinstance(item, str)]
     pooling = PoolingParams((Task.TOKEN_EMBED,))
     first = submit(_request(request, query_side.texts, pooling, _query_text(request.text)))
 
@@ -246,7 +247,11 @@ def _score_given(request: ScoreRequest, queries: Sequence[Matrix | None], *, is_
 
 
 def _max_sim(query: Matrix, documents: Sequence[Matrix], *, is_mean: bool) -> Floats:
-    return max_sim_of_matrices(query, documents, is_mean=is_mean)
+    scores = np.full(len(documents), NO_MATCH / max(len(query), 1) if is_mean else NO_MATCH, np.float32)
+    has_some = [place for place, document in enumerate(documents) if len(document)]
+    if has_some:
+        scores[has_some] = max_sim_of_matrices(query, [documents[place] for place in has_some], is_mean=is_mean)
+    return scores
 
 
 def _request(

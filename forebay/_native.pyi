@@ -17,10 +17,19 @@ slots [number, K] of each one's tokens before and in this step, None where it be
 Activation = Literal["none", "gelu_erf", "gelu_tanh", "relu", "silu", "tanh"]
 
 def kernels() -> list[str]:
-    """The instruction sets that this processor has, the best first; "plain" is always the last."""
+    """The instruction sets that this processor has, the best first; "plain" is always the last.
+
+    Behind a name, the same with "-basic": without instructions for int8 and bfloat16, if the processor has any.
+    """
 
 def has_precision(kernels: str, precision: str) -> bool:
     """Whether these kernels have linear layers of this precision on this processor."""
+
+def form_of(kernels: str, precision: str) -> str:
+    """By which instructions these kernels' linear layers of this precision multiply."""
+
+def attends_in_bfloat16(kernels: str, precision: str) -> bool:
+    """Whether attention beside linear layers of this precision rounds what it multiplies to bfloat16."""
 
 class PackedLinear:
     """A weight [out, in] and a bias [out] in the layout of one instruction set and precision."""

@@ -7,7 +7,7 @@ import csv
 import io
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -100,11 +100,15 @@ def read_records(sources: Sequence[Source], fields: Fields, *, skips: bool = Fal
             yield from _checked(READERS[source.format](stream, source.name, fields), skips=skips)
 
 
-def _checked(records: Iterator[Record], *, skips: bool) -> Iterator[Record]:
-    for record in records:
-        if record.error is not None and not skips:
-            raise InputError(f"{record.error.message}; --on-error skip leaves out such rows")
-        yield record
+def _checked(records: Generator[Record], *, skips: bool) -> Iterator[Record]:
+    """Pass records on; the reader is closed as soon as no more are wanted, for its file is closed next."""
+    try:
+        for record in records:
+            if record.error is not None and not skips:
+                raise InputError(f"{record.error.message}; --on-error skip leaves out such rows")
+            yield record
+    finally:
+        records.close()
 
 
 def bad(message: str, key: Id = None) -> Record:
@@ -112,7 +116,7 @@ def bad(message: str, key: Id = None) -> Record:
     return Record("", key, InputError(message))
 
 
-def read_txt(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+def read_txt(stream: BinaryIO, name: str, fields: Fields) -> Generator[Record]:
     """One text a line; an empty line is an empty text, so that row n is line n."""
     for number, line in enumerate(stream, 1):
         text = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -122,7 +126,7 @@ def read_txt(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
             yield bad(f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start})")
 
 
-def read_jsonl(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+def read_jsonl(stream: BinaryIO, name: str, fields: Fields) -> Generator[Record]:
     """One JSON string or object a line; blank lines are skipped."""
     for number, line in enumerate(stream, 1):
         if not line.strip():
@@ -156,7 +160,7 @@ def pick(value: Any, where: str, fields: Fields) -> Record:
     return bad(f"{where}: field '{fields.id}' ({fields.id_option}) is {found}; expected a string or an integer")
 
 
-def read_csv(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+def read_csv(stream: BinaryIO, name: str, fields: Fields) -> Generator[Record]:
     """A header line, then one row a text; quoted fields may span lines."""
     csv.field_size_limit(1 << 30)
     text_stream = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -204,7 +208,7 @@ def find_column(header: Sequence[str], column: str, option: str, name: str) -> i
     return header.index(column)
 
 
-def read_parquet(stream: BinaryIO, name: str, fields: Fields) -> Iterator[Record]:
+def read_parquet(stream: BinaryIO, name: str, fields: Fields) -> Generator[Record]:
     """One row a text, read in small batches."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -260,7 +264,7 @@ def count_parquet_rows(stream: BinaryIO) -> int:
     return int(pq.ParquetFile(stream).metadata.num_rows)
 
 
-READERS: dict[InputFormat, Callable[[BinaryIO, str, Fields], Iterator[Record]]] = {
+READERS: dict[InputFormat, Callable[[BinaryIO, str, Fields], Generator[Record]]] = {
     "txt": read_txt,
     "jsonl": read_jsonl,
     "csv": read_csv,

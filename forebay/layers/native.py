@@ -1,7 +1,8 @@
 """Whether the native kernels can serve, and which: the extension ``forebay._native``, if it is there and fits.
 
 It knows neither models nor programs. Setting FOREBAY_NATIVE=0 in the environment leaves everything to torch; the
-name of an instruction set (avx512, avx2) chooses that one.
+name of an instruction set (avx512, avx2) chooses that one, with "-basic" behind it without its instructions for lower
+precision.
 """
 
 import os
@@ -22,7 +23,6 @@ extension = _find_extension()
 """The module ``forebay._native``, described by its .pyi file, or None."""
 
 SWITCH = "FOREBAY_NATIVE"
-_NEEDED = {"bfloat16": "AVX-512 BF16", "int8": "AVX-512 VNNI"}
 _OFF = ("0", "off", "no", "false")
 _OWN_CHOICE = ("", "1", "on", "yes", "true")
 
@@ -33,10 +33,15 @@ def is_wanted() -> bool:
 
 
 class Kernels(NamedTuple):
-    """The instruction set that will run, or "" and why none does."""
+    """The instruction set that will run, or "" and why none does; by what it multiplies in lower precision."""
 
     name: str
     why: str
+    form: str = ""
+
+    def __str__(self) -> str:
+        """What is said of the path."""
+        return f"native {self.name}{self.form and f', {self.form}'}"
 
 
 def choose_kernels(dtype: str, device: torch.device) -> Kernels:
@@ -49,13 +54,17 @@ def choose_kernels(dtype: str, device: torch.device) -> Kernels:
     if extension is None:
         return Kernels("", "the package was installed without its native kernels")
     known = extension.kernels()
-    if wish not in _OWN_CHOICE:
-        if wish not in known:
-            return Kernels("", f"no kernels for {SWITCH}={wish}")
-        if not extension.has_precision(wish, dtype):
-            return Kernels("", f"the kernels of {SWITCH}={wish} have no {dtype}")
-        return Kernels(wish, f"{SWITCH}={wish}")
-    best = known[0]
-    if not extension.has_precision(best, dtype):
-        return Kernels("", f"the processor lacks {_NEEDED[dtype]}")
-    return Kernels(best, "best of this processor") if best != "plain" else Kernels("", "the processor lacks AVX2")
+    if wish in _OWN_CHOICE:
+        best = known[0]
+        if best == "plain":
+            return Kernels("", "the processor lacks AVX2 or FMA")
+        return Kernels(best, "best of this processor", _form(best, dtype))
+    if wish not in known:
+        return Kernels("", f"no kernels for {SWITCH}={wish}")
+    if not extension.has_precision(wish, dtype):
+        return Kernels("", f"the kernels of {SWITCH}={wish} have no {dtype}")
+    return Kernels(wish, f"{SWITCH}={wish}", _form(wish, dtype))
+
+
+def _form(kernels: str, dtype: str) -> str:
+    return "" if dtype == "float32" else f"{dtype} by {extension.form_of(kernels, dtype)}"

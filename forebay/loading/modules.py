@@ -117,7 +117,7 @@ class Loader:
                 f"int8 is computed by the native kernels only, which can't run here: {source}; use bfloat16 or float32",
                 field="dtype",
             )
-        self.log.say("compute path", "torch" if recorder is None else f"native {kernels.name}", source)
+        self.log.say("compute path", "torch" if recorder is None else str(kernels), source)
         return recorder
 
     def _static(self, table: Tensor) -> Encoder:

@@ -49,7 +49,8 @@ class LayerNorm:
 
 def normalize(x: Tensor) -> Tensor:
     """Scale each vector to unit length; a zero vector stays zero. [n, D] → [n, D]."""
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)
+    lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / lengths.clamp_(min=1e-12)
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,8 @@ struct FloatRows {
   }
 };
 
-[[maybe_unused]] constexpr AttentionKernel kFloatAttention{attention_scratch<FloatRows>, attention<FloatRows>};
+[[maybe_unused]] constexpr AttentionKernel kFloatAttention{Precision::float32, attention_scratch<FloatRows>,
+                                                           attention<FloatRows>};
 
 }  // namespace
 }  // namespace forebay

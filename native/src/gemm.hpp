@@ -138,7 +138,7 @@ void linear(const LinearArgs& g) {
   }
 }
 
-[[maybe_unused]] constexpr LinearKernel kFloatLinear{packed_size, pack, no_scratch, linear};
+[[maybe_unused]] constexpr LinearKernel kFloatLinear{"float32", packed_size, pack, no_scratch, linear};
 
 }  // namespace
 }  // namespace forebay

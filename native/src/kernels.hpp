@@ -29,6 +29,7 @@ struct LinearArgs {
 
 // Sizes are in floats, whatever is stored there.
 struct LinearKernel {
+  const char* form;  // by which instructions it multiplies, in words
   long (*packed_size)(int out, int in);
   void (*pack)(const float* weight, int out, int in, float* packed);
   long (*scratch)(int rows, int in);
@@ -66,6 +67,7 @@ struct AttentionArgs {
 };
 
 struct AttentionKernel {
+  Precision precision;  // of its products
   long (*scratch)(int size, int queries);
   void (*run)(const AttentionArgs&);
 };
@@ -115,7 +117,7 @@ struct Kernels {
   const char* name;
   int panel;      // columns of a packed panel
   int tile_rows;  // rows of the largest tile: cuts between row blocks are best made at its multiples
-  const LinearKernel* linear[kPrecisions];  // by Precision; null where the processor lacks the instructions
+  const LinearKernel* linear[kPrecisions];  // by Precision; null where there is none
   const AttentionKernel* attention[kPrecisions];  // by Precision, never null
   void (*layer_norm)(const NormArgs&);
   void (*rms_norm)(const NormArgs&);
@@ -127,10 +129,14 @@ struct Kernels {
   float (*max_sim)(const MaxSimArgs&);
 };
 
-// Null where the processor lacks the instructions.
+// Null where the processor lacks the instructions. The basic ones make do with what every processor of the kind has;
+// they are null where these are all it has, and the others the same.
 const Kernels* plain_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avx2_basic_kernels();
 const Kernels* avx512_kernels();
+const Kernels* avx512_basic_kernels();
+const LinearKernel* avx_vnni_int8_linear();
 const LinearKernel* avx512_bf16_linear();
 const LinearKernel* avx512_int8_linear();
 const AttentionKernel* avx512_bf16_attention();

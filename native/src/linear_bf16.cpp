@@ -76,12 +76,13 @@ struct Bf16 {
 namespace forebay {
 
 const AttentionKernel* avx512_bf16_attention() {
-  static constexpr AttentionKernel kernel{attention_scratch<Bf16Rows>, attention<Bf16Rows>};
+  static constexpr AttentionKernel kernel{Precision::bfloat16, attention_scratch<Bf16Rows>, attention<Bf16Rows>};
   return __builtin_cpu_supports("avx512bf16") ? &kernel : nullptr;
 }
 
 const LinearKernel* avx512_bf16_linear() {
-  static constexpr LinearKernel kernel{low_packed_size<Bf16>, Bf16::pack, low_scratch<Bf16>, low_linear<Bf16>};
+  static constexpr LinearKernel kernel{"AVX-512 BF16", low_packed_size<Bf16>, Bf16::pack, low_scratch<Bf16>,
+                                       low_linear<Bf16>};
   return __builtin_cpu_supports("avx512bf16") ? &kernel : nullptr;
 }
 

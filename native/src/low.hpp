@@ -18,10 +18,11 @@ using LowKernel = void (*)(const LowTile&);
 
 template <class Format, int R>
 constexpr LowKernel find_low(int vecs) {
-  return vecs == 4   ? Format::template tile<R, 4>
-         : vecs == 3 ? Format::template tile<R, 3>
-         : vecs == 2 ? Format::template tile<R, 2>
-                     : Format::template tile<R, 1>;
+  if constexpr (Vec::max_vecs == 4) {
+    if (vecs == 4) return Format::template tile<R, 4>;
+    if (vecs == 3) return Format::template tile<R, 3>;
+  }
+  return vecs == 2 ? Format::template tile<R, 2> : Format::template tile<R, 1>;
 }
 
 template <class Format>

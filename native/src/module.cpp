@@ -12,16 +12,22 @@ using namespace forebay;
 
 namespace {
 
+std::vector<const Kernels*> all_kernels() {
+  std::vector<const Kernels*> found{avx512_kernels(), avx512_basic_kernels(), avx2_kernels(), avx2_basic_kernels(),
+                                    plain_kernels()};
+  std::erase(found, nullptr);
+  return found;
+}
+
 const Kernels& find_kernels(const std::string& name) {
-  for (const Kernels* k : {avx512_kernels(), avx2_kernels(), plain_kernels()})
-    if (k && name == k->name) return *k;
+  for (const Kernels* k : all_kernels())
+    if (name == k->name) return *k;
   throw std::invalid_argument("this processor has no kernels '" + name + "'");
 }
 
 std::vector<std::string> names() {
   std::vector<std::string> found;
-  for (const Kernels* k : {avx512_kernels(), avx2_kernels(), plain_kernels()})
-    if (k) found.emplace_back(k->name);
+  for (const Kernels* k : all_kernels()) found.emplace_back(k->name);
   return found;
 }
 
@@ -44,6 +50,16 @@ Precision find_precision(const std::string& name) {
 
 bool has_precision(const std::string& kernels, const std::string& precision) {
   return find_kernels(kernels).linear[static_cast<int>(find_precision(precision))] != nullptr;
+}
+
+std::string form_of(const std::string& kernels, const std::string& precision) {
+  const LinearKernel* linear = find_kernels(kernels).linear[static_cast<int>(find_precision(precision))];
+  require(linear, "these kernels lack this precision");
+  return linear->form;
+}
+
+bool attends_in_bfloat16(const std::string& kernels, const std::string& precision) {
+  return find_kernels(kernels).attention[static_cast<int>(find_precision(precision))]->precision == Precision::bfloat16;
 }
 
 Floats copy(const Vector& values) {
@@ -216,6 +232,10 @@ NB_MODULE(_native, m) {
   m.def("kernels", &names, "The instruction sets that this processor has, the best first.");
   m.def("has_precision", &has_precision, nb::arg("kernels"), nb::arg("precision"),
         "Whether these kernels have linear layers of this precision on this processor.");
+  m.def("form_of", &form_of, nb::arg("kernels"), nb::arg("precision"),
+        "By which instructions these kernels' linear layers of this precision multiply.");
+  m.def("attends_in_bfloat16", &attends_in_bfloat16, nb::arg("kernels"), nb::arg("precision"),
+        "Whether attention beside linear layers of this precision rounds what it multiplies to bfloat16.");
   nb::class_<PackedLinear>(m, "PackedLinear")
       .def("__init__", [](PackedLinear* self, const std::string& kernels, const Matrix& weight, std::optional<Vector> bias,
                           const std::string& precision) {

@@ -41,6 +41,31 @@ struct Vec {
   static T keep_first(T x, int n, T other) {
     return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(first(n)));
   }
+  // sum += a * b. GCC keeps many sums in registers only if the instruction is written as such.
+  static void accumulate(T& sum, T a, T b) { asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b)); }
+  static float lane0(T x) { return _mm256_cvtss_f32(x); }
+  static float least(T x) {
+    __m128 y = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_min_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_min_ss(y, _mm_movehdup_ps(y)));
+  }
+  static float greatest(T x) {
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+  }
+
+  using Ints = __m256i;  // of 32 bits
+  static Ints no_ints() { return _mm256_setzero_si256(); }
+  static Ints to_ints(T x) { return _mm256_cvtps_epi32(x); }  // the smallest where x is NaN or too large
+  static T to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
+  static Ints set1_ints(int x) { return _mm256_set1_epi32(x); }
+  // The floats whose first 16 bits are the second, or the first, halves of words.
+  static T second_halves(const void* words) {
+    return _mm256_castsi256_ps(_mm256_and_si256(load_words(words), _mm256_set1_epi32(-65536)));
+  }
+  static T first_halves(const void* words) { return _mm256_castsi256_ps(_mm256_slli_epi32(load_words(words), 16)); }
+  static __m256i load_words(const void* words) { return _mm256_loadu_si256(static_cast<const __m256i*>(words)); }
 };
 
 }  // namespace

@@ -35,6 +35,24 @@ struct Vec {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
   }
   static T keep_first(T x, int n, T other) { return _mm512_mask_blend_ps(first(n), other, x); }
+  // sum += a * b. GCC keeps many sums in registers only if the instruction is written as such.
+  static void accumulate(T& sum, T a, T b) { asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
+  static float lane0(T x) { return _mm512_cvtss_f32(x); }
+  static float least(T x) { return _mm512_reduce_min_ps(x); }
+  static float greatest(T x) { return _mm512_reduce_max_ps(x); }
+
+  using Ints = __m512i;  // of 32 bits
+  static Ints no_ints() { return _mm512_setzero_si512(); }
+  static Ints to_ints(T x) { return _mm512_cvtps_epi32(x); }  // the smallest where x is NaN or too large
+  static T to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+  static Ints set1_ints(int x) { return _mm512_set1_epi32(x); }
+  // The floats whose first 16 bits are the second, or the first, halves of words.
+  static T second_halves(const void* words) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(words), _mm512_set1_epi32(-65536)));
+  }
+  static T first_halves(const void* words) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(words), 16));
+  }
 };
 
 }  // namespace

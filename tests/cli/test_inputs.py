@@ -1,5 +1,6 @@
 """Readers: what they take, and what they say where they can't."""
 
+import gc
 import io
 
 import pyarrow as pa
@@ -114,3 +115,18 @@ def test_counts_are_what_is_read(tmp_path, kind, data):
 
 def test_pipes_are_not_counted():
     assert inputs.count_records([Source(None, "txt")]) is None
+
+
+@pytest.mark.parametrize(("name", "data"), [("in.csv", "text,n\na,1\nb\n"), ("in.jsonl", '"a"\n5\n')])
+def test_a_reader_is_closed_before_its_file(tmp_path, name, data):
+    """What a reader raises when it is thrown away can't be caught, but pytest makes it an error."""
+    path = tmp_path / name
+    path.write_text(data)
+    records = inputs.read_records(inputs.find_sources((str(path),), None, TEXT), TEXT)
+    next(records)
+    with pytest.raises(InputError, match="line"):
+        next(records)
+    records = inputs.read_records(inputs.find_sources((str(path),), None, TEXT), TEXT)
+    next(records)
+    del records
+    gc.collect()

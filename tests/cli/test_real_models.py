@@ -107,4 +107,4 @@ def test_a_text_that_is_too_long_is_named(real_cli, tmp_path):
     done = real_cli("classify", "-m", folder, "--no-truncate", "-o", tmp_path / "out.jsonl", tmp_path / "in.txt")
     assert done.code == 1
     assert done.err.startswith("error: input[1500] has ")
-    assert done.err.endswith("(--no-truncate)\n")
+    assert done.err.endswith("(--no-truncate; --on-error skip leaves out such rows)\n")

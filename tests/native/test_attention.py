@@ -16,12 +16,11 @@ from forebay.layers.batch import FlatBatch
 from forebay.layers.decoder_attention import AttentionSpec, attention_reference
 from forebay.layers.program import _pages
 from tests.layers.test_decoder_attention import chunk_rows, held
+from tests.native.kinds import ISAS, LOW_KINDS, ROUNDING
 from tests.support.engine import CPU, flat_batch
 
 native = pytest.importorskip("forebay._native", reason="the native kernels are not built")
 
-ISAS = native.kernels()
-LOW = [isa for isa in ISAS if native.has_precision(isa, "bfloat16")]
 Floats = NDArray[np.float32]
 
 
@@ -111,7 +110,7 @@ def test_longer_than_a_tile_of_keys(isa: str, window: int | None, soft_cap: floa
 
 @given(LENS, specs(), st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
-@pytest.mark.parametrize("isa", LOW)
+@pytest.mark.parametrize("isa", ROUNDING)
 def test_in_bfloat16(isa: str, lens: list[int], spec: AttentionSpec, seed: int) -> None:
     """The bound of tests/native/test_low_precision.py; a cap makes differences of scores smaller, never larger."""
     batch, qkv = flat_batch(lens), random_rows(lens, spec, seed)
@@ -119,6 +118,14 @@ def test_in_bfloat16(isa: str, lens: list[int], spec: AttentionSpec, seed: int) 
     made = attend(isa, join(qkv, spec), batch, spec, precision="bfloat16")
     allowed = float(qkv[2].abs().max()) * 2**-8 + 2e-5 if len(qkv[2]) else 0.0
     assert np.abs(made - expect(rounded, batch, spec)).max(initial=0) <= allowed
+
+
+@pytest.mark.parametrize(("isa", "precision"), [kind for kind in LOW_KINDS if kind[0] not in ROUNDING])
+def test_without_instructions_for_bfloat16_it_stays_in_float32(isa: str, precision: str) -> None:
+    spec = AttentionSpec(0, 4, 2, 64, 0.125, is_causal=True, window=None, soft_cap=None)
+    lens = [3, 70, 600]
+    batch, rows = flat_batch(lens), join(random_rows(lens, spec, 1), spec)
+    assert np.array_equal(attend(isa, rows, batch, spec, precision=precision), attend(isa, rows, batch, spec))
 
 
 @given(
@@ -133,7 +140,7 @@ def test_in_chunks_it_is_the_whole_bit_for_bit(
     isa: str, precision: str, lens: list[int], spec: AttentionSpec, seed: int
 ) -> None:
     """Each sequence is cut at its own places, and its blocks lie anywhere in the pool."""
-    if precision != "float32" and isa not in LOW:
+    if precision != "float32" and isa not in ROUNDING:
         pytest.skip("these kernels attend in float32 only")
     chance = random.Random(seed)
     batch, qkv = flat_batch(lens), random_rows(lens, spec, seed)

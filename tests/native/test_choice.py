@@ -33,7 +33,7 @@ def test_the_best_kernels_are_chosen_by_default(folder: Path) -> None:
         ("0", "float32", "torch (FOREBAY_NATIVE=0)"),
         ("plain", "float32", "native plain (FOREBAY_NATIVE=plain)"),
         ("mmx", "float32", "torch (no kernels for FOREBAY_NATIVE=mmx)"),
-        ("avx2", "bfloat16", "torch (the kernels of FOREBAY_NATIVE=avx2 have no bfloat16)"),
+        ("plain", "bfloat16", "torch (the kernels of FOREBAY_NATIVE=plain have no bfloat16)"),
     ],
 )
 def test_what_is_said(folder: Path, switch: str, dtype: str, said: str) -> None:
@@ -43,18 +43,46 @@ def test_what_is_said(folder: Path, switch: str, dtype: str, said: str) -> None:
 
 
 @pytest.mark.skipif(native.extension is None, reason="the native kernels are not built")
-@pytest.mark.parametrize(("dtype", "needed"), [("bfloat16", "AVX-512 BF16"), ("int8", "AVX-512 VNNI")])
-def test_low_precision_runs_where_the_processor_has_it(folder: Path, dtype: str, needed: str) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_low_precision_runs_wherever_float32_does(folder: Path, dtype: str) -> None:
     best = native.extension.kernels()[0]
-    if native.extension.has_precision(best, dtype):
-        loaded = load(folder, "", dtype)
-        assert path_of(loaded) == f"native {best} (best of this processor)"
-        assert loaded.info.dtype == dtype
-    elif dtype == "bfloat16":
-        assert path_of(load(folder, "", dtype)) == f"torch (the processor lacks {needed})"
-    else:
-        with pytest.raises(InvalidRequest, match=f"can't run here: the processor lacks {needed}; use bfloat16"):
-            load(folder, "", dtype)
+    if best == "plain":
+        pytest.skip("this processor lacks AVX2")
+    loaded = load(folder, "", dtype)
+    form = native.extension.form_of(best, dtype)
+    assert path_of(loaded) == f"native {best}, {dtype} by {form} (best of this processor)"
+    assert loaded.info.dtype == dtype
+
+
+@pytest.mark.skipif(native.extension is None, reason="the native kernels are not built")
+@pytest.mark.parametrize(
+    ("dtype", "form"), [("bfloat16", "bfloat16 by float32 products"), ("int8", "int8 by 16-bit products")]
+)
+def test_basic_kernels_are_chosen_by_their_name(folder: Path, dtype: str, form: str) -> None:
+    names = {name.removesuffix("-basic"): name for name in native.extension.kernels() if name != "plain"}
+    if not names:
+        pytest.skip("this processor lacks AVX2")
+    for name in names.values():  # the basic one, where there are two
+        loaded = load(folder, name, dtype)
+        assert path_of(loaded) == f"native {name}, {form} (FOREBAY_NATIVE={name})"
+        assert encoder_of(loaded).program is not None
+
+
+def test_without_avx2_int8_is_refused_and_the_rest_left_to_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Extension:
+        """That of a processor of long ago."""
+
+        @staticmethod
+        def kernels() -> list[str]:
+            return ["plain"]
+
+    monkeypatch.setattr(native, "extension", Extension)
+    for dtype in ("float32", "bfloat16"):
+        assert path_of(load(folder, "", dtype)) == "torch (the processor lacks AVX2 or FMA)"
+    with pytest.raises(
+        InvalidRequest, match=r"can't run here: the processor lacks AVX2 or FMA; use bfloat16 or float32$"
+    ):
+        load(folder, "", "int8")
 
 
 def test_int8_without_native_kernels_is_refused(folder: Path) -> None:

@@ -18,8 +18,9 @@ from forebay.models.base import Encoder
 from forebay.models.decoder import Decoder
 from forebay.models.registry import build_encoder
 from tests.models.decoder_cases import DECODER_CASES, DecoderCase
+from tests.native.kinds import ISAS, KINDS, LOW_KINDS
 from tests.native.models import make_batch, random_texts, run, states
-from tests.native.test_programs import ALLOWED, KINDS, distance
+from tests.native.test_programs import ALLOWED, distance
 from tests.support import tiny
 from tests.support.engine import CPU, make_sequences
 from tests.support.store import Store
@@ -60,7 +61,7 @@ def test_every_layers_states_are_the_torch_paths(store: Store, case: DecoderCase
         assert np.abs(one - other).max() <= TOLERANCE * np.abs(one).max()
 
 
-@pytest.mark.parametrize("isa", native.kernels())
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "bidirectional gemma3", "gpt_neox"])
 def test_every_instruction_set(store: Store, name: str, isa: str) -> None:
     folder = folder_of(store, case_of(name))
@@ -135,7 +136,7 @@ def test_chunks_and_what_others_keep_change_no_bit(
         sequences[0].start, sequences[0].end = cut_at, 61
 
 
-@pytest.mark.parametrize(("isa", "precision"), [kind for kind in KINDS if kind[1] != "float32"])
+@pytest.mark.parametrize(("isa", "precision"), LOW_KINDS)
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_neox", "gpt2"])
 def test_low_precision_follows_float32(store: Store, name: str, isa: str, precision: str) -> None:
     """Compared with torch in bfloat16, which also rounds what lies between the products."""

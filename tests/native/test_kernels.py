@@ -12,10 +12,10 @@ from scipy.special import ndtr
 
 from forebay.layers.attention import attention_reference
 from forebay.layers.batch import FlatBatch
+from tests.native.kinds import ISAS
 
 native = pytest.importorskip("forebay._native", reason="the native kernels are not built")
 
-ISAS = native.kernels()
 Floats = NDArray[np.float32]
 
 FORMULAS = {

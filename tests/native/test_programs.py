@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.layers.program import Inputs
 from forebay.models.base import Encoder
+from tests.native.kinds import ISAS, KINDS, LOW_KINDS
 from tests.native.models import encoder_of, load, make_batch, path_of, random_texts, run, states
 from tests.support import pipelines
 from tests.support.store import Store
@@ -39,12 +40,6 @@ CASES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("modernbert", {"norm_bias": True, "mlp_bias": True, "attention_bias": True, "hidden_activation": "silu"}),
     ("albert", {"num_hidden_groups": 2, "num_hidden_layers": 4}),
 )
-KINDS = [
-    (isa, precision)
-    for isa in native.kernels()
-    for precision in ("float32", "bfloat16", "int8")
-    if native.has_precision(isa, precision)
-]
 ALLOWED = {"bfloat16": 0.8, "int8": 3.0}
 Pair = tuple[Encoder, Encoder]
 Pairs = Callable[..., Pair]
@@ -78,7 +73,7 @@ def test_every_layers_states_are_the_torch_paths(pairs: Pairs, family: str, chan
         assert np.abs(one - other).max() <= TOLERANCE * max(1, np.abs(one).max())
 
 
-@pytest.mark.parametrize("isa", native.kernels())
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("family", ["bert", "mpnet"])
 def test_every_instruction_set(pairs: Pairs, family: str, isa: str) -> None:
     plain, fast = pairs(family, ODD if family == "bert" else {}, isa)
@@ -86,7 +81,7 @@ def test_every_instruction_set(pairs: Pairs, family: str, isa: str) -> None:
     assert np.abs(run(plain, batch) - run(fast, batch)).max() <= TOLERANCE
 
 
-@pytest.mark.parametrize(("isa", "precision"), [kind for kind in KINDS if kind[1] != "float32"])
+@pytest.mark.parametrize(("isa", "precision"), LOW_KINDS)
 @pytest.mark.parametrize(
     ("family", "changes"), [("bert", {}), ("bert", ODD), ("mpnet", {}), ("albert", {}), ("modernbert", {})]
 )

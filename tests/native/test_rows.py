@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from forebay.layers.norm import RMSNorm
 from forebay.layers.rotary import rotate
+from tests.native.kinds import ISAS
 from tests.native.test_kernels import FORMULAS
 
 native = pytest.importorskip("forebay._native", reason="the native kernels are not built")
 
-ISAS = native.kernels()
 Floats = NDArray[np.float32]
 
 

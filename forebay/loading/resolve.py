@@ -58,7 +58,7 @@ ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
     "sequence": _ALWAYS | _SEQUENCE | _SCORES | _CHUNKS | {"chunk_scores"},
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
-    "yes_no": _ALWAYS | _SCORES | {"use_activation"},
+    "yes_no": _ALWAYS | _SCORES | _CHUNKS | {"use_activation", "chunk_scores"},
     "late": _ALWAYS | _CHUNKS | {"use_activation", "dimensions", "chunk_scores"},
 }
 

@@ -6,7 +6,7 @@ are treated the same way. It knows no model and no task.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,10 +222,11 @@ class TextTokenizer:
         self, framed: FramedPairs, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str
     ) -> Encoded:
         """Tokenize pairs by the template."""
-        side = params.truncation_side or self._side
-        ids, truncated = framed.read(firsts, seconds, params, prompt, PairLimits.of(params, self.max_len, side))
-        check_media(ids, self._media_ids, np.arange(len(ids)))
-        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
+        limits = PairLimits.of(params, self.max_len, params.truncation_side or self._side)
+        limits = replace(limits, split=self.split_len or 0, overlap=self._overlap)
+        ids, owners, truncated = framed.read(firsts, seconds, params, prompt, limits)
+        check_media(ids, self._media_ids, owners)
+        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), owners)
 
     def _pair_bodies(
         self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side

@@ -5,6 +5,7 @@ vector: everything that sentence-transformers 6 saves of a CrossEncoder, against
 import json
 import shutil
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from forebay import PoolingModel
 from forebay.core.errors import InputTooLong, InvalidRequest, LoadError
+from forebay.core.params import TextParams
 from tests.support import heads, tiny
 from tests.support.language_models import edit, save
 from tests.support.texts import sentence
@@ -326,6 +328,51 @@ def test_the_text_that_is_too_long_is_named(tmp_path: Path, template: str | None
                 call()
             assert caught.value.field == field
             assert str(caught.value).startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("overlap", [0, 5])
+@pytest.mark.parametrize("how", ["max", "mean"])
+@pytest.mark.parametrize("kind", ["encoder", "language model"])
+def test_long_documents_by_windows(tmp_path: Path, kind: str, how: str, overlap: int) -> None:
+    """Each window is a pair of its own, with the whole query and the whole template around it."""
+    if kind == "encoder":
+        folder = classifier(tmp_path / "plain")
+    else:
+        folder = save(tmp_path / "plain", "qwen3", "CausalLM", chat_template=FLAT, max_position_embeddings=64)
+    config = {"enable_chunked_processing": True, "chunk_scores": how, "chunk_overlap": overlap}
+    long, query = sentence(180, 5), "a river"
+    with PoolingModel(str(folder), pooler_config=config) as model:
+        text = model.engine._model.texts[""]
+        short = text.encode_pairs([query], ["a"], TextParams(), "").ids[0]
+        windows = text.encode_pairs([query], [long], TextParams(), "").ids
+        assert len(windows) > 3
+        assert max(map(len, windows)) == text.max_len
+        before = int(np.argmax(windows[0][: len(short)] != short))
+        behind = len(short) - before - 1
+        for row in windows:
+            assert row[:before].tolist() == short[:before].tolist()
+            assert row[len(row) - behind :].tolist() == short[before + 1 :].tolist()
+        bodies = [row[before : len(row) - behind] for row in windows]
+        assert all(np.array_equal(one[len(one) - overlap :], other[:overlap]) for one, other in pairwise(bodies))
+        read = np.concatenate([bodies[0], *(body[overlap:] for body in bodies[1:])])
+        assert text.decode(read.tolist(), skips_specials=False).strip() == long
+        given = [row.tolist() for row in windows]
+        each = model.classify(given, add_special_tokens=False, use_activation=False).scores[:, 0]
+        lens = np.array([len(row) for row in windows])
+        wanted, other = each.max(), float(lens @ each / lens.sum())
+        if how == "mean":
+            wanted, other = other, wanted
+        output = model.score(query, [long, "a"], use_activation=False)
+        assert abs(output[0] - wanted) <= 10 * SCORES
+        assert abs(other - wanted) >= FACTOR * SCORES
+        assert output.truncated.tolist() == [False, False]
+        assert output.num_tokens == lens.sum() + len(short)
+    with PoolingModel(str(folder), pooler_config=config | {"max_embed_len": 80}) as model:
+        assert model.score(query, [long, "a"]).truncated.tolist() == [True, False]
+        assert model.score(long, ["a"]).truncated.tolist() == [True]
+        with pytest.raises(InputTooLong, match="the 80 tokens") as caught:
+            model.score(query, ["a", long], truncate=False)
+        assert caught.value.field == "documents[1]"
 
 
 def test_copies_of_a_checkpoint_do_not_share(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from forebay.core.params import Abilities, PoolingParams, TextParams
 from forebay.core.request import Matrix, Reply, Request, Scorable, ScoreReply, ScoreRequest, Timings
 from forebay.core.sides import DOCUMENTS, QUERIES
 from forebay.core.tasks import ScoreType, Task
-from forebay.pooling.maxsim import max_sim_of_matrices
+from forebay.pooling.maxsim import NO_MATCH, max_sim_of_matrices
 from forebay.pooling.similarity import compare
 
 Submit = Callable[[Request], "Future[Reply]"]
@@ -101,11 +101,17 @@ def cross_encoder(submit: Submit, info: ModelInfo, request: ScoreRequest, whole:
         reply = part.result()
         scores = [np.nan if row is None else row[0] for row in reply.rows]
         num_tokens = int(reply.num_tokens.sum())
-        errors = {index: _called(error, DOCUMENTS, index) for index, error in reply.errors.items()}
+        errors = {index: tell(error, index) for index, error in reply.errors.items()}
         return ScoreReply(np.array(scores, np.float32), reply.truncated, num_tokens, errors, reply.timings)
 
+    def tell(error: BaseException, index: int) -> ForebayError:
+        """The document's, but where its query alone is at fault."""
+        if not isinstance(error, ForebayError) or not error.is_first:
+            return _called(error, DOCUMENTS, index)
+        return _called(error, QUERIES, 0 if len(request.queries) < num else index)
+
     def end(error: BaseException) -> None:
-        fail(whole, error if (index := _index_of(error)) is None else _called(error, DOCUMENTS, index))
+        fail(whole, error if (index := _index_of(error)) is None else tell(error, index))
 
     when_all(whole, [part], lambda: finish(whole, make), end)
 
@@ -167,7 +173,8 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
     """Queries become token vectors; documents are compared with theirs inside the engine, or here if they are given."""
     num = len(request.documents)
     query_side = _side(QUERIES, request.queries, num)
-    given = [item for item in request.queries if not isinstance(item, str)]
+    none = np.zeros((0, info.abilities.token_dimension), np.float32)
+    given = [item if len(item) else none for item in request.queries if not isinstance(item, str)]
     pooling = PoolingParams((Task.TOKEN_EMBED,))
     first = submit(_request(request, query_side.texts, pooling, _query_text(request.text)))
 
@@ -240,7 +247,11 @@ def _score_given(request: ScoreRequest, queries: Sequence[Matrix | None], *, is_
 
 
 def _max_sim(query: Matrix, documents: Sequence[Matrix], *, is_mean: bool) -> Floats:
-    return max_sim_of_matrices(query, documents, is_mean=is_mean)
+    scores = np.full(len(documents), NO_MATCH / max(len(query), 1) if is_mean else NO_MATCH, np.float32)
+    has_some = [place for place, document in enumerate(documents) if len(document)]
+    if has_some:
+        scores[has_some] = max_sim_of_matrices(query, [documents[place] for place in has_some], is_mean=is_mean)
+    return scores
 
 
 def _request(

@@ -28,6 +28,8 @@ def check_sides(request: ScoreRequest, abilities: Abilities) -> None:
                 continue
             try:
                 matrix = _check_matrix(item, abilities)
+                if not len(matrix):  # all of a text's vectors were left out: no width to compare
+                    continue
                 _check_width(matrix.shape[1], abilities, width, has_texts=has_texts)
             except InvalidRequest as error:
                 raise error.call(name, index) from None
@@ -44,11 +46,8 @@ def _check_matrix(item: Any, abilities: Abilities) -> Matrix:
         _refuse(
             f"is of type {type(item).__name__}; this model compares a text, or its token vectors as a float32 array"
         )
-    if item.ndim != 2 or item.dtype != np.float32 or not item.size:
-        _refuse(
-            f"is an array of {item.dtype}, {list(item.shape)}; token vectors are float32, [tokens, numbers], with at "
-            "least one row"
-        )
+    if item.ndim != 2 or item.dtype != np.float32 or (len(item) and not item.size):
+        _refuse(f"is an array of {item.dtype}, {list(item.shape)}; token vectors are float32, [tokens, numbers]")
     most = max(MAX_VECTORS, abilities.max_len)
     if len(item) > most:
         _refuse(f"has {len(item)} token vectors; at most {most} of one text are compared: send it in parts")

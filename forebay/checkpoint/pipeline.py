@@ -32,6 +32,7 @@ from forebay.checkpoint.poolings import (
 )
 from forebay.checkpoint.routes import Routes, expand_routes
 from forebay.checkpoint.stages import (
+    SCORES,
     SENTENCE,
     TOKENS,
     DenseStage,
@@ -223,6 +224,7 @@ def _read_dense(folder: Path, root: Path) -> DenseStage:
             "activation_function", f"is '{activation}'; Forebay runs classes of torch.nn.modules only"
         )
     input_name = _feature(document, "module_input_name", SENTENCE)
+    makes_scores = input_name == SENTENCE and document.values.get("module_output_name") == SCORES
     bias = document.optional("bias", bool)
     return DenseStage(
         folder,
@@ -231,7 +233,7 @@ def _read_dense(folder: Path, root: Path) -> DenseStage:
         bias=bias is not False,
         activation=activation,
         input_name=input_name,
-        output_name=_feature(document, "module_output_name", input_name),
+        output_name=SCORES if makes_scores else _feature(document, "module_output_name", input_name),
         use_residual=document.optional("use_residual", bool) or False,
     )
 

@@ -22,10 +22,10 @@ Modality = str | tuple[str, ...] | None
 class ChatFormat:
     """The checkpoint's chat template makes the text: what it gets besides the messages, and what a content is.
 
-    ``is_structured`` tells that a content is a list of typed parts, not a text.
+    ``is_structured`` tells that a content is a list of typed parts, not a text; None: the template tells.
     """
 
-    is_structured: bool
+    is_structured: bool | None
     variables: Mapping[str, Any]
 
 

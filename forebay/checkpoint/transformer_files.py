@@ -58,6 +58,7 @@ HARMLESS_KWARGS = {
     "device_map",
     "experts_implementation",
     "local_files_only",
+    "logits_to_keep",
     "low_cpu_mem_usage",
     "pad_to_multiple_of",
     "padding",
@@ -69,12 +70,17 @@ HARMLESS_KWARGS = {
     "use_fast",
     "use_safetensors",
 }
-# What makes a pair of texts one text by the chat template: messages of the roles query and document.
-CHAT_TASKS = {"sequence-classification", "text-generation"}
-# Settings of the tokenizer that are obeyed, and how one of the template is called that Forebay always follows.
+# Where a pair of texts becomes one text by the chat template: messages of the roles query and document.
+CHAT_TASKS = {"feature-extraction", "sequence-classification", "text-generation"}
+# Settings of the tokenizer that are obeyed, and those of a template's use that are no variables of the template. What
+# is too long is cut in the texts, never in the template, whatever restore_suffix says.
 END_KWARGS = ("add_bos_token", "add_eos_token")
 CUT_KWARGS = {"restore_suffix", "truncation", "max_length", "padding", "return_tensors", "return_dict", "tokenize"}
+OTHER_CHAT_KWARGS = ("continue_final_message", "return_assistant_tokens_mask", "tokenizer_kwargs", "processor_kwargs")
+CUT_BY_LENGTH = (None, True, "longest_first")
 DTYPE_KWARGS = ("dtype", "torch_dtype")
+# What a message's content is: a list of typed parts or not; None: the template itself tells.
+FORMATS = {"flat": False, "structured": True, "auto": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +116,9 @@ def read_transformer_files(folder: Path, root: Path, task: str = "feature-extrac
         config.update(overrides)
     processor = _kwargs_section(document, "processor_kwargs")
     _check_processor(processor)
-    length_from = processor if processor.optional("model_max_length", int) is not None else document
-    name = "max_seq_length" if length_from is document else "model_max_length"
-    max_seq_length = length_from.size(name) if length_from.optional(name, int) is not None else None
+    max_seq_length, source = _read_length(document, processor, has_chat=chat is not None)
     if max_seq_length is not None:
-        sources["max_seq_length"] = f"{length_from.label}: {name}"
+        sources["max_seq_length"] = source
     sources["do_lower_case"] = document.label
     do_lower_case = document.optional("do_lower_case", bool) or False
     ends = {name: value for name in END_KWARGS if (value := processor.optional(name, bool)) is not None}
@@ -147,8 +151,25 @@ def _check_fields(document: Document) -> None:
     for part in ("common", "text"):
         section = processing.section(part)
         for name, value in section.values.items():
-            if name not in HARMLESS_KWARGS and (name, value) != ("truncation", True):
+            is_known = name == "max_length" or (name == "truncation" and value in CUT_BY_LENGTH)
+            if name not in HARMLESS_KWARGS and not is_known:
                 raise section.refuse(name, f"is {describe(value)}, which Forebay does not understand")
+
+
+def _read_length(document: Document, processor: Document, *, has_chat: bool) -> tuple[int | None, str]:
+    """Return how many tokens are read, and where that stands: processing options come first."""
+    processing = document.section("processing_kwargs")
+    parts = [processing.section(name) for name in ("common", "text", *(("chat_template",) if has_chat else ()))]
+    found = [(part.size("max_length"), part) for part in parts if part.optional("max_length", int) is not None]
+    if found:
+        size, part = found[0]
+        if any(other != size for other, _ in found):
+            raise found[1][1].refuse("max_length", f"contradicts {part.label}, which says {size}; give it once")
+        return size, f"{part.label}: max_length"
+    place, name = (processor, "model_max_length")
+    if processor.optional(name, int) is None:
+        place, name = (document, "max_seq_length")
+    return (place.size(name) if place.optional(name, int) is not None else None), f"{place.label}: {name}"
 
 
 def _read_task(document: Document, default: str) -> str:
@@ -172,21 +193,26 @@ def _read_modalities(document: Document, task: str) -> ChatFormat | None:
     supported = {"text", "message"} if task in CHAT_TASKS else {"text"}
     if "text" not in modalities.values or not set(modalities.values) <= supported:
         found = ", ".join(f"'{name}'" for name in modalities.values) or "nothing"
-        raise document.refuse("modality_config", f"has {found}; Forebay supports 'text' alone")
+        raise document.refuse("modality_config", f"has {found}; Forebay supports 'text' alone, or with 'message'")
     for kind in modalities.values:
         section = modalities.section(kind)
         for name, expected in (("method", "forward"), ("method_output_name", result)):
             if section.values.get(name) != expected:
                 raise section.refuse(name, f"is {describe(section.values.get(name))}; Forebay supports '{expected}'")
-    if "message" not in modalities.values:
-        return None
-    message = modalities.section("message")
-    form = message.optional("format", str) or "structured"
-    if form not in ("flat", "structured"):
-        raise message.refuse("format", f"is '{form}'; Forebay knows 'flat' and 'structured'")
-    variables = document.section("processing_kwargs").section("chat_template").values
-    kept = {name: value for name, value in variables.items() if name not in CUT_KWARGS}
-    return ChatFormat(form == "structured", kept)
+    return _read_chat(document, modalities.section("message")) if "message" in modalities.values else None
+
+
+def _read_chat(document: Document, message: Document) -> ChatFormat:
+    """Return how a chat template is to be filled in."""
+    form = message.optional("format", str) or "auto"
+    if form not in FORMATS:
+        raise message.refuse("format", f"is '{form}'; Forebay knows {', '.join(FORMATS)}")
+    variables = document.section("processing_kwargs").section("chat_template")
+    for name in OTHER_CHAT_KWARGS:
+        if variables.values.get(name):
+            raise variables.refuse(name, "changes how the template is used; Forebay fills it in as it is: take it out")
+    kept = {name: value for name, value in variables.values.items() if name not in (*CUT_KWARGS, *OTHER_CHAT_KWARGS)}
+    return ChatFormat(FORMATS[form], kept)
 
 
 def _read_overrides(document: Document, config: Mapping[str, Any]) -> dict[str, Any]:

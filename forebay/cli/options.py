@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import orjson
 import typer
 
 from forebay.cli.formats import InputFormat, OutputFormat
-from forebay.core.config import Convert, DType, EngineLimits, Runner
+from forebay.core.config import Convert, DType, EngineLimits, PoolerConfig, Runner
+from forebay.core.errors import InvalidRequest
 from forebay.core.params import TextParams
 
 if TYPE_CHECKING:
@@ -40,6 +42,11 @@ OnErrorOption = Annotated[
 ]
 
 
+TruncationSide = Annotated[
+    Literal["left", "right"] | None, typer.Option(help="The end at which a text that is too long is cut.")
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """How every command that loads a model can be told to."""
@@ -54,7 +61,15 @@ class LoadOptions:
     convert: Annotated[Convert, typer.Option(help="What a model made for another task is turned into.")] = "auto"
     prompts: Annotated[str | None, typer.Option(help="Family of embedders whose known prompts are used.")] = None
     template: Annotated[
-        str | None, typer.Option(help="How an LLM reranker reads a pair: a family, a .toml file, or 'plain'.")
+        str | None, typer.Option(help="How an LLM reranker reads a pair: a family, a .toml file, 'chat' or 'plain'.")
+    ] = None
+    pooler_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Override pooling, as {"pooling_type": "CLS"}, or read long texts by windows: '
+            '{"enable_chunked_processing": true}.',
+        ),
     ] = None
     enable_chunked_prefill: Annotated[
         bool,
@@ -85,6 +100,18 @@ class LoadOptions:
             **others,
         )
 
+    def pooler(self) -> PoolerConfig:
+        """Read the JSON object of ``--pooler-config``."""
+        if self.pooler_config is None:
+            return PoolerConfig()
+        try:
+            values: Any = orjson.loads(self.pooler_config)
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"--pooler-config is not JSON ({error.msg}); expected an object as {{}}") from None
+        if not isinstance(values, dict):
+            raise InvalidRequest(f"--pooler-config is a JSON {type(values).__name__}; expected an object as {{}}")
+        return PoolerConfig.parse(values)
+
     def load(
         self, model: str, *, io_processor: str | None = None, limits: EngineLimits | None = None
     ) -> "PoolingModel":
@@ -96,6 +123,7 @@ class LoadOptions:
             revision=self.revision,
             dtype=self.dtype,
             device=self.device,
+            pooler_config=self.pooler(),
             runner=self.runner,
             convert=self.convert,
             io_processor=io_processor,
@@ -124,6 +152,7 @@ class BulkOptions(LoadOptions):
     prompt_name: Annotated[str | None, typer.Option(help="One of the model's own prompts.")] = None
     input_type: Annotated[str | None, typer.Option(help="The side of an asymmetric model: query or document.")] = None
     no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
+    truncation_side: TruncationSide = None
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None
     on_error: OnErrorOption = "stop"
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped run left off.")] = False
@@ -137,6 +166,7 @@ class BulkOptions(LoadOptions):
             self.prompt_name,
             self.input_type,
             truncate=not self.no_truncate or self.on_error == "skip",
+            truncation_side=self.truncation_side,
             max_tokens=self.max_tokens,
         )
 
@@ -153,6 +183,7 @@ class PairOptions(LoadOptions):
     prompt_name: Annotated[str | None, typer.Option(help="One of the model's own prompts, for the queries.")] = None
     instruction: Annotated[str | None, typer.Option(help="What the reranker's template asks for.")] = None
     no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
+    truncation_side: TruncationSide = None
     on_error: OnErrorOption = "stop"
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens.")] = None
     max_tokens_per_query: Annotated[int | None, typer.Option(min=1, help="The most tokens of a query.")] = None
@@ -167,6 +198,7 @@ class PairOptions(LoadOptions):
             "prompt_name": self.prompt_name,
             "instruction": self.instruction,
             "truncate": not self.no_truncate or self.on_error == "skip",
+            "truncation_side": self.truncation_side,
             "max_tokens": self.max_tokens,
             "max_tokens_per_query": self.max_tokens_per_query,
             "max_tokens_per_doc": self.max_tokens_per_doc,

@@ -1,13 +1,11 @@
 """``forebay serve``: options → ModelOptions, EngineLimits and ServerOptions. Knows nothing of HTTP."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 
 from forebay.cli.options import IOProcessorName, LoadOptions, ModelArgument, takes_options
-from forebay.core.config import EngineLimits, ModelOptions, PoolerConfig, ServerOptions
-from forebay.core.errors import InvalidRequest
+from forebay.core.config import EngineLimits, ModelOptions, ServerOptions
 
 LIMITS, SERVER = EngineLimits(), ServerOptions()
 MIB = 1 << 20
@@ -25,9 +23,6 @@ def serve(
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None,
     io_processor: IOProcessorName = None,
     cache_dir: Annotated[str | None, typer.Option(help="Folder of downloaded models.")] = None,
-    pooler_config: Annotated[
-        str | None, typer.Option(metavar="JSON", help='Override pooling, as {"pooling_type": "CLS"}.')
-    ] = None,
     max_step_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = LIMITS.max_step_tokens,
     max_queued_tokens: Annotated[
         int, typer.Option(min=1, help="Tokens that may wait before requests are refused.")
@@ -67,7 +62,7 @@ def serve(
             dtype=loading.dtype,
             device=loading.device,
             max_model_len=max_model_len,
-            pooler=parse_pooler(pooler_config),
+            pooler=loading.pooler(),
             cache_dir=cache_dir,
             runner=loading.runner,
             convert=loading.convert,
@@ -94,16 +89,3 @@ def serve(
             drain_seconds=drain_seconds,
         ),
     )
-
-
-def parse_pooler(text: str | None) -> PoolerConfig:
-    """Read the JSON object of ``--pooler-config``."""
-    if text is None:
-        return PoolerConfig()
-    try:
-        values: Any = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"--pooler-config is not JSON ({error.msg}); expected an object as {{}}") from None
-    if not isinstance(values, dict):
-        raise InvalidRequest(f"--pooler-config is a JSON {type(values).__name__}; expected an object as {{}}")
-    return PoolerConfig.parse(values)

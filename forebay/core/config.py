@@ -164,7 +164,7 @@ class ModelOptions:
     ``runner`` and ``convert`` force how a checkpoint becomes a pooling model, where "auto" finds out.
     ``io_processor`` names an installed plugin that serves the task ``plugin``. ``prompts`` turns on the prompts that
     are known of a family of embedders, by its name. ``template`` tells how a reranker that is a language model reads a
-    pair: a known family's name, the path of a TOML file, or "plain".
+    pair: a known family's name, the path of a TOML file, "plain", or "chat" for the checkpoint's own chat template.
     """
 
     model: str = "default"

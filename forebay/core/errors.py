@@ -30,11 +30,13 @@ class ForebayError(Exception):
     """The root. ``status`` is the HTTP status, ``code`` a stable word for programs, ``field`` the request's field.
 
     ``index`` is the place of the item at fault, where there is one; its message and field call it ``input[index]``
-    until whoever knows the caller's own list gives it another ``name``.
+    until whoever knows the caller's own list gives it another ``name``. ``is_first`` tells that of an item that is a
+    pair of texts the first alone is at fault.
     """
 
     status = 500
     code = "internal_error"
+    is_first = False
 
     def __init__(
         self, message: str, *, field: str | None = None, code: str | None = None, index: int | None = None

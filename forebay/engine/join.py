@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class Part(NamedTuple):
-    """The vector [d] of one window and the number of tokens that it stands for."""
+    """The vector [d] of one window and the number of tokens that it stands for: 0 where it says nothing of the text."""
 
     vector: NDArray[np.float32]
     num_tokens: int
@@ -21,6 +21,8 @@ def mean(parts: list[Part]) -> NDArray[np.float32]:
     """Mean of the parts weighted by their tokens: float32 [d]."""
     vectors = np.stack([part.vector for part in parts])
     weights = np.array([part.num_tokens for part in parts], np.float32)
+    if not weights.any():
+        return parts[0].vector
     joined: NDArray[np.float32] = weights @ vectors / weights.sum()
     return joined
 

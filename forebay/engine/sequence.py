@@ -96,7 +96,8 @@ class Job:
         (vector,) = rows
         assert not isinstance(vector, SparseVector), "only embeddings and scores are split"
         parts = self._parts.setdefault(seq.index, {})
-        parts[seq.place] = Part(vector, len(seq.ids))
+        has_vectors = seq.reading is None or bool(seq.reading.is_kept.any())
+        parts[seq.place] = Part(vector, len(seq.ids) if has_vectors else 0)
         if len(parts) == self._num_parts[seq.index]:
             in_order = [part for _, part in sorted(self._parts.pop(seq.index).items())]
             self._rows[seq.index] = (JOINS[self._join](in_order),)

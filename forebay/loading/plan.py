@@ -22,6 +22,7 @@ from forebay.checkpoint.pipeline import (
 from forebay.checkpoint.poolings import declared_mode
 from forebay.checkpoint.spec import ModelSpec, architectures_of, dtype_of
 from forebay.checkpoint.stages import (
+    SCORES,
     TOKENS,
     MultiVectorMaskStage,
     SparseStaticEmbeddingStage,
@@ -34,7 +35,7 @@ from forebay.core.config import DType, ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 from forebay.core.info import Decision
 from forebay.loading.reranker import choose_reranker
-from forebay.loading.resolve import Kind, check_overrides, check_runner, resolve_kind, trained_for
+from forebay.loading.resolve import Kind, check_overrides, check_runner, makes_scores, resolve_kind, trained_for
 from forebay.models.base import HeadKind
 from forebay.models.registry import is_decoder
 from forebay.text.families import RerankerFamily
@@ -182,6 +183,8 @@ def _plan_route(label: str, stages: tuple[Stage, ...], spec: ModelSpec, options:
         return _plan_yes_no(backbone, rest, label, reranker)
     if kind == "late":
         return _plan_late(label, backbone, rest, log)
+    if makes_scores(stages) and kind == "sequence":
+        return _plan_scores(label, backbone, rest, options, log, reranker)
     if kind != "embed":
         return _plan_classifier(backbone, kind, options, reranker)
     if isinstance(backbone, SparseStaticEmbeddingStage):
@@ -230,6 +233,30 @@ def _plan_classifier(
     mode = declared_mode(backbone.config)
     methods = () if mode is None or head != "score" else (_METHOD_OF_MODE[mode],)
     return RoutePlan(backbone, kind, head=head, methods=methods, reranker=reranker)
+
+
+def _plan_scores(
+    label: str,
+    backbone: Backbone,
+    rest: tuple[Stage, ...],
+    options: ModelOptions,
+    log: Log,
+    reranker: RerankerFamily | None,
+) -> RoutePlan:
+    """A classifier made of an embedder: the last of the layers behind its pooling makes scores."""
+    route = _plan_embed(label, backbone, list(rest), options, log)
+    last = route.vector_stages[-1] if route.vector_stages else None
+    is_last = isinstance(last, DenseStage) and last.output_name == SCORES and not route.is_normalized
+    if not is_last or route.token_stages or route.layer_mix is not None or len(route.methods) > 1:
+        raise UnsupportedCheckpoint(
+            f"modules.json{label}: scores are read from one pooled vector by a Dense at the very end, found "
+            f"{', '.join(map(name_of, rest))}"
+        )
+    if not route.include_prompt:
+        raise UnsupportedCheckpoint(
+            f"modules.json{label}: a Pooling with include_prompt false is not supported where pairs are scored"
+        )
+    return replace(route, kind="sequence", reranker=reranker)
 
 
 def _plan_sparse(backbone: Backbone, rest: tuple[Stage, ...], label: str) -> RoutePlan:

@@ -1,5 +1,6 @@
 """From a route's plan and its modules to its pipeline: one pooler for each task that the checkpoint can do."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -66,11 +67,12 @@ def _build_classifier(
     assert isinstance(route.backbone, TransformerStage)
     labels, activation = _labels_and_activation(route, spec)
     loader.log.say("activation", activation.name, activation.source)
-    loader.log.say("labels", len(labels), "tokens that answer" if route.rows else "config.json")
+    source = "modules.json: Dense" if route.vector_stages else "config.json"
+    loader.log.say("labels", len(labels), "tokens that answer" if route.rows else source)
     shift = route.reranker.logit_mean if route.reranker is not None else 0.0
     sigma = _temperature(route) if overrides.logit_sigma is None else overrides.logit_sigma
     head = ClassifyHead(
-        _head_of(model),
+        _head_of(model) if not route.vector_stages else _chain(loader, route, model),
         activation,
         Calibration(shift if overrides.logit_mean is None else overrides.logit_mean, sigma),
         use_activation=overrides.use_activation is not False,
@@ -94,10 +96,24 @@ def _build_classifier(
     return Built(Pipeline(model, {Task.TOKEN_CLASSIFY: TokenClassifyPooler(rows, head, columns)}), labels=kept)
 
 
+def _chain(loader: Loader, route: RoutePlan, model: Encoder) -> Callable[[Tensor], Tensor]:
+    """The layers behind the pooling as one function; the last makes scores."""
+    _sizes(route, model)
+    stages = [loader.stage(stage) for stage in route.vector_stages]
+
+    def logits(rows: Tensor) -> Tensor:
+        for stage in stages:
+            rows = stage(rows)
+        return rows
+
+    return logits
+
+
 def _temperature(route: RoutePlan) -> float:
     """What logits are divided by, in the kind of classifier whose config says so."""
     assert isinstance(route.backbone, TransformerStage)
-    return float(read(route.backbone.config, "temperature", float, 1.0)) if route.methods else 1.0
+    is_declared = bool(route.methods) and not route.vector_stages
+    return float(read(route.backbone.config, "temperature", float, 1.0)) if is_declared else 1.0
 
 
 def _labels_and_activation(route: RoutePlan, spec: ModelSpec) -> tuple[tuple[str, ...], Choice]:
@@ -106,6 +122,10 @@ def _labels_and_activation(route: RoutePlan, spec: ModelSpec) -> tuple[tuple[str
     source = spec.sources.get("classifier_activation", "")
     if route.rows:  # the config describes a generator
         labels = ("score",) if route.kind == "yes_no" else tuple(f"token {id_}" for id_ in route.rows)
+        return labels, choose_activation(None, spec.classifier_activation, source, len(labels))
+    last = route.vector_stages[-1] if route.vector_stages else None
+    if isinstance(last, DenseStage):  # the config describes its encoder
+        labels = ("score",) if last.out_features == 1 else tuple(f"LABEL_{index}" for index in range(last.out_features))
         return labels, choose_activation(None, spec.classifier_activation, source, len(labels))
     labels = labels_of(config)
     if route.head == "reward" and route.kind == "sequence":
@@ -123,7 +143,8 @@ def _row_of(loader: Loader, route: RoutePlan, model: Encoder, overrides: PoolerC
         loader.log.say("pooling", wish[0], "user")
         return METHODS[wish[0]]
     if route.methods:
-        loader.log.say("pooling", route.methods[0], "config.json: pooling")
+        source = "the pooling of modules.json" if route.vector_stages else "config.json: pooling"
+        loader.log.say("pooling", route.methods[0], source)
         return METHODS[route.methods[0]]
     if route.head == "sequence":
         loader.log.say("pooling", model.head_method, "what the architecture's head reads")

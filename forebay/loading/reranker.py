@@ -2,7 +2,8 @@
 
 The order: the user's template, the checkpoint's own chat template, a known family's: by the checkpoint's config, by
 what its chat template says, by the names in its files, and at last by its own name. Where nothing says how a reranker
-reads a pair the load fails, since without its template it would score at random.
+reads a pair the load fails, since without its template it would score at random. Classifiers of pairs that are no
+language models have the first two.
 """
 
 from collections.abc import Mapping
@@ -17,13 +18,13 @@ from forebay.checkpoint.pipeline import LogitScoreStage, Stage, TransformerStage
 from forebay.checkpoint.spec import ModelSpec, architectures_of
 from forebay.core.config import ModelOptions
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
-from forebay.loading.resolve import trained_for
+from forebay.loading.resolve import makes_scores, trained_for
 from forebay.models.registry import is_decoder
-from forebay.text.chat import read_chat_template, read_pair_template
+from forebay.text.chat import is_structured, names_roles, read_chat_template, read_pair_template
 from forebay.text.families import RerankerFamily, find_reranker, list_families, load_reranker
 
-PLAIN = "plain"
-"""The option's word for a pair as the tokenizer itself puts it together."""
+PLAIN, CHAT = "plain", "chat"
+"""The option's words for a pair as the tokenizer itself puts it together, and for the checkpoint's chat template."""
 
 _YES, _NO = "yes", "no"
 
@@ -36,20 +37,57 @@ def choose_reranker(stages: tuple[Stage, ...], spec: ModelSpec, options: ModelOp
     trained = trained_for(architectures_of(backbone.config))
     is_generator = trained == "generate" or bool(named_answers(backbone.config))
     is_classifier = trained == "sequence" and is_decoder(backbone.config)
+    reads_pairs = trained == "sequence" or backbone.task != "feature-extraction" or makes_scores(stages)
     if options.template is not None:
-        if not (is_generator or is_classifier or backbone.task == "text-generation"):
+        if not (is_generator or reads_pairs):
             raise InvalidRequest(
-                "template is for rerankers that are language models, and this checkpoint is none; leave it out",
+                "template is for rerankers that are language models and for classifiers of pairs, and this checkpoint "
+                "is none; leave it out",
                 field="template",
             )
-        return _with_answers(load_reranker(options.template), stages)
-    found = _from_chat_template(backbone) if backbone.chat is not None or is_generator else None
+        return _with_answers(_wanted(options.template, backbone), stages)
+    has_roles = is_generator or _may_have_roles(backbone, spec, reads_pairs=reads_pairs)
+    found = _from_chat_template(backbone) if has_roles else None
     may_be_one = is_generator or (is_classifier and len(labels_of(backbone.config)) == 1)
     if found is None and may_be_one and (spec.is_default_pipeline or backbone.task != "feature-extraction"):
         found = _from_files(backbone, spec, options, is_generator=is_generator)
     if found is None and backbone.task == "text-generation":
         raise _unknown("LogitScore follows its backbone, but no chat template has the roles 'query' and 'document'")
+    if found is None and backbone.chat is not None:
+        raise _unread(reads_pairs=reads_pairs)
     return None if found is None else _with_answers(found, stages)
+
+
+def _wanted(template: str, backbone: TransformerStage) -> RerankerFamily:
+    if template != CHAT:
+        return load_reranker(template)
+    found = _from_chat_template(backbone)
+    if found is None:
+        raise InvalidRequest(
+            f"template is '{CHAT}', but this checkpoint has no chat template with a place for each of the roles "
+            "'query' and 'document'; give a .toml file, or leave it out",
+            field="template",
+        )
+    return found
+
+
+def _may_have_roles(backbone: TransformerStage, spec: ModelSpec, *, reads_pairs: bool) -> bool:
+    """Whether a classifier of pairs reads them by its chat template: the files say so, or the template alone does."""
+    if backbone.chat is not None or not spec.is_default_pipeline or not reads_pairs:
+        return backbone.chat is not None and reads_pairs
+    source = read_chat_template(backbone.folder, {})
+    return source is not None and len(labels_of(backbone.config)) == 1 and names_roles(source)
+
+
+def _unread(*, reads_pairs: bool) -> UnsupportedCheckpoint:
+    """Why a chat template that the files ask for is not used."""
+    reason = "has no place for each of the roles 'query' and 'document', once, or is not there"
+    if not reads_pairs:
+        reason = "would have to render single texts, which Forebay does not do"
+    return UnsupportedCheckpoint(
+        "sentence_bert_config.json: 'modality_config' has 'message', so texts pass the checkpoint's chat template, but "
+        f"it {reason}. Give the option 'template': a .toml file for pairs, or '{PLAIN}' to read texts without it"
+    )
 
 
 def _from_files(
@@ -94,8 +132,10 @@ def _from_chat_template(backbone: TransformerStage) -> RerankerFamily | None:
     source = read_chat_template(backbone.folder, variables)
     if source is None:
         return None
-    is_structured = backbone.chat is not None and backbone.chat.is_structured
-    template = read_pair_template(source, backbone.folder, variables, is_structured=is_structured)
+    form = backbone.chat.is_structured if backbone.chat is not None else None
+    if form is None:
+        form = is_structured(source, backbone.config.get("model_type"))
+    template = read_pair_template(source, backbone.folder, variables, is_structured=form)
     if template is None:
         return None
     return RerankerFamily("the checkpoint's chat template", template, _YES, _NO, source="chat template")

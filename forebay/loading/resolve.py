@@ -6,8 +6,9 @@ The order: the user's runner and convert, sentence-transformers' modules, the ar
 from dataclasses import fields
 from typing import Literal
 
-from forebay.checkpoint.pipeline import Stage, TransformerStage
+from forebay.checkpoint.pipeline import DenseStage, Stage, TransformerStage
 from forebay.checkpoint.spec import ModelSpec, architectures_of
+from forebay.checkpoint.stages import SCORES
 from forebay.core.config import ModelOptions, PoolerConfig
 from forebay.core.errors import InvalidRequest, UnsupportedCheckpoint
 
@@ -57,7 +58,7 @@ ALLOWED_OVERRIDES: dict[Kind, frozenset[str]] = {
     "sequence": _ALWAYS | _SEQUENCE | _SCORES | _CHUNKS | {"chunk_scores"},
     "token": _ALWAYS | _TOKEN | _SCORES | {"returned_token_ids"},
     "masked_lm": _ALWAYS,
-    "yes_no": _ALWAYS | _SCORES | {"use_activation"},
+    "yes_no": _ALWAYS | _SCORES | _CHUNKS | {"use_activation", "chunk_scores"},
     "late": _ALWAYS | _CHUNKS | {"use_activation", "dimensions", "chunk_scores"},
 }
 
@@ -102,11 +103,16 @@ def resolve_kind(
         return "yes_no", reranker
     if options.convert == "classify":
         return _as_classifier(names, trained), "user: convert"
-    if backbone.task in _KIND_OF_TASK:
-        return _KIND_OF_TASK[backbone.task], "modules.json"
     if not spec.is_default_pipeline:
-        return "embed", "modules.json"
-    return _from_architecture(names, trained)
+        default: Kind = "sequence" if makes_scores(stages) else "embed"
+        return _KIND_OF_TASK.get(backbone.task, default), "modules.json"
+    saved = _KIND_OF_TASK.get(backbone.task)
+    return _from_architecture(names, trained) if saved is None else (saved, "modules.json")
+
+
+def makes_scores(stages: tuple[Stage, ...]) -> bool:
+    """Whether a layer behind the pooling makes a classifier's scores of its vector."""
+    return any(isinstance(stage, DenseStage) and stage.output_name == SCORES for stage in stages)
 
 
 def _as_classifier(names: tuple[str, ...], trained: Kind | Literal["generate"] | None) -> Kind:

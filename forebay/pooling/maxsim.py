@@ -16,6 +16,9 @@ from forebay.layers.best_products import sums_of_best_products
 
 Floats = NDArray[np.float32]
 
+NO_MATCH = -1e9
+"""The score of a document without token vectors, as sentence-transformers has it, before a mean is taken."""
+
 # The most products that stand in memory at once: 4 MiB of float32, which stays in a processor's cache.
 MAX_PRODUCTS = 1 << 20
 

@@ -21,12 +21,9 @@ from forebay.pooling.chunks import Pooler, carry, count_spare, finish
 from forebay.pooling.cursor import Cursor
 from forebay.pooling.fused import Sums
 from forebay.pooling.heads import ClassifyHead, EmbedHead, Stage
-from forebay.pooling.maxsim import max_sim
+from forebay.pooling.maxsim import NO_MATCH, max_sim
 from forebay.pooling.methods import Method, Partial, TokenRows, all_rows
 from forebay.pooling.results import Matrices, Result, Vectors
-
-NO_MATCH = -1e9
-"""The score of a document without token vectors, as sentence-transformers has it."""
 
 
 @dataclass(frozen=True, eq=False)

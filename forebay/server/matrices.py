@@ -26,6 +26,8 @@ def is_matrix(value: object) -> bool:
 def read_entry(entry: Mapping[str, Any], key: str, field: str) -> Matrix:
     """Read an entry of a reply as it came."""
     value = entry[key]
+    if value == []:  # so comes a text of which no vector is left
+        return np.zeros((0, 0), np.float32)
     return _read_base64(value, entry.get("shape"), field) if isinstance(value, str) else read_rows(value, field)
 
 
@@ -41,7 +43,7 @@ def read_rows(rows: object, field: str) -> Matrix:
 
 
 def _read_base64(value: str, shape: object, field: str) -> Matrix:
-    if not (isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and size > 0 for size in shape)):
+    if not (isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and size >= 0 for size in shape)):
         raise InvalidRequest(
             f"'{field}' is a string, so a 'shape' of two sizes must stand beside it, as POST /pooling gives it",
             field=field,

@@ -14,10 +14,13 @@ from forebay.core.errors import UnsupportedCheckpoint
 from forebay.text.templates import DOCUMENT, INSTRUCTION, QUERY, PairTemplate, Piece
 
 FILE = "chat_template.jinja"
-# Stand-ins that no template holds, and the same with what a template might take away or change.
+# Stand-ins that no template holds, and what might be taken away or changed around them: blanks, signs, long texts.
 _STAND_INS = {QUERY: "Qzq1", DOCUMENT: "Dzd2", INSTRUCTION: "Izi3"}
-_PADS = (("", ""), (" \n", "\n "), ("<&'\"", "\\n\t}"))
+_PADS = (("", ""), (" \n", "\n "), ("<&'\"", "\\n\t}"), ("long " * 20_000, " text" * 20_000))
 _ROLES = {QUERY: "query", DOCUMENT: "document", INSTRUCTION: "system"}
+# By these signs sentence-transformers tells a template that takes apart a message's content, where no file says so.
+_STRUCTURED_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
+_FLAT_FAMILIES = ("apertus", "deepseek_v3", "gpt_oss", "seed_oss")
 
 
 def read_chat_template(folder: Path, variables: Mapping[str, Any]) -> str | None:
@@ -60,6 +63,16 @@ def read_pair_template(
     return PairTemplate((pieces,), (bare[0],), stripped=stripped | bare[1])
 
 
+def is_structured(source: str, model_type: object) -> bool:
+    """Whether a template wants a content as a list of typed parts, where the checkpoint does not say."""
+    return model_type not in _FLAT_FAMILIES and any(sign in source for sign in _STRUCTURED_SIGNS)
+
+
+def names_roles(source: str) -> bool:
+    """Whether a template was written for pairs; many pass on any role that they are given."""
+    return all(re.search(f"['\"]{_ROLES[place]}['\"]", source) for place in (QUERY, DOCUMENT))
+
+
 def _special_tokens(folder: Path) -> dict[str, str]:
     """The tokens that templates name: bos_token and its like."""
     try:
@@ -77,10 +90,14 @@ def _special_tokens(folder: Path) -> dict[str, str]:
 class _Renderer:
     def __init__(self, source: str, tokens: Mapping[str, str], variables: Mapping[str, Any], structured: bool) -> None:
         from jinja2 import TemplateError
+        from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+        from forebay.text.chat_tags import Generation
+
         self._failure = TemplateError
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        tags = [loopcontrols, Generation]
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=tags)
         environment.globals["raise_exception"] = self._refuse
         environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "sort_keys": False}
         try:
@@ -88,7 +105,7 @@ class _Renderer:
         except TemplateError as error:
             raise UnsupportedCheckpoint(f"the chat template is no valid Jinja template: {error}") from None
         own = {name: value for name, value in variables.items() if name != "chat_template"}
-        self._variables = {"add_generation_prompt": False, **tokens, **own}
+        self._variables = {"add_generation_prompt": False, "tools": None, "documents": None, **tokens, **own}
         self._is_structured = structured
 
     def _refuse(self, message: str) -> None:

@@ -6,7 +6,7 @@ are treated the same way. It knows no model and no task.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,12 +197,14 @@ class TextTokenizer:
         truncated = (num_first < lens[0]) | (num_read < lens[1]) | one_was_cut | other_was_cut
         if not params.truncate and truncated.any():
             index = int(truncated.argmax())
-            raise InputTooLong(
+            error = InputTooLong(
                 f"input[{index}]: the pair has {lens[0, index]} and {lens[1, index]} tokens or more, of which "
                 f"{num_first[index]} and {num_read[index]} are read beside {len(frame)} special ones; send shorter "
                 "texts, or allow truncation",
                 index=index,
             )
+            error.is_first = not (num_read[index] < lens[1, index] or other_was_cut[index])
+            raise error
         pairs = [
             (index, cut_ids(first, cut, side), window)
             for index, (first, second, cut, size) in enumerate(
@@ -219,25 +221,12 @@ class TextTokenizer:
     def _encode_framed(
         self, framed: FramedPairs, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str
     ) -> Encoded:
-        """Tokenize pairs by the template; a prompt is its instruction."""
-        check_pairs(firsts, seconds)
-        limits = PairLimits(
-            min(params.max_tokens or self.max_len, self.max_len),
-            params.max_tokens_per_query,
-            params.max_tokens_per_doc,
-            (params.truncation_side or self._side) == "left",
-        )
-        instruction = prompt if params.instruction is None else params.instruction
-        ids, truncated = framed.make([str(first) for first in firsts], seconds, instruction, limits)
-        if not params.truncate and truncated.any():
-            index = int(truncated.argmax())
-            raise InputTooLong(
-                f"input[{index}]: the pair has more than the {limits.pair} tokens that are read, "
-                "template included; send shorter texts, or allow truncation",
-                index=index,
-            )
-        check_media(ids, self._media_ids, np.arange(len(ids)))
-        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), np.arange(len(ids)))
+        """Tokenize pairs by the template."""
+        limits = PairLimits.of(params, self.max_len, params.truncation_side or self._side)
+        limits = replace(limits, split=self.split_len or 0, overlap=self._overlap)
+        ids, owners, truncated = framed.read(firsts, seconds, params, prompt, limits)
+        check_media(ids, self._media_ids, owners)
+        return Encoded(ids, truncated, np.zeros(len(ids), np.int64), owners)
 
     def _pair_bodies(
         self, firsts: Sequence[Item], seconds: Sequence[str], prompt: str, room: int, side: Side

@@ -1,6 +1,9 @@
 """Late interaction from Python: texts inside the engine and token vectors that were there before give one answer."""
 
+import gc
 import re
+import time
+import weakref
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 
 from forebay import PoolingModel
-from forebay.core.errors import InputTooLong, InvalidRequest, ItemFailed
+from forebay.core.errors import DeadlineExceeded, InputTooLong, InvalidRequest, ItemFailed
 from forebay.core.request import Reply, Request, ScoreRequest
 from forebay.core.tasks import Task
 from forebay.text.windows import split
@@ -72,9 +75,9 @@ def test_wrong_token_vectors_are_refused(model: PoolingModel) -> None:
         ([narrow], f"has token vectors of 3 numbers; this model's have {COLBERT}"),
         ([np.zeros((2, COLBERT + 1), np.float32)], f"has token vectors of {COLBERT + 1} numbers"),
         ([np.zeros((2, COLBERT))], "of float64"),
-        ([np.zeros((0, COLBERT), np.float32)], "at least one row"),
-        ([np.zeros((2, 2, COLBERT), np.float32)], "at least one row"),
-        ([np.zeros((2, 0), np.float32)], "at least one row"),
+        ([np.zeros((2, 2, COLBERT), np.float32)], f"of float32, [2, 2, {COLBERT}]"),
+        ([np.zeros((2, 0), np.float32)], "of float32, [2, 0]"),
+        ([np.zeros((0, COLBERT))], "of float64"),
         ([broken], "NaN or infinite"),
         ([np.zeros((8193, COLBERT), np.float32)], "8193 token vectors; at most 8192"),
         ([fit.tolist()], "is of type list"),
@@ -159,3 +162,39 @@ def test_long_documents_by_windows(store: Store, scores: str) -> None:
         PoolingModel(str(folder), pooler_config={"task": "token_embed", "max_embed_len": 100})
     bounded = store.engine(folder, pooler_config=config | {"max_embed_len": 100})
     assert bounded.score("a river", [long, "a"]).truncated.tolist() == [True, False]
+
+
+class Watched(np.ndarray):
+    """An array that can be watched."""
+
+
+@pytest.mark.parametrize("end", ["answered", "left", "left at once", "too late", "refused"])
+def test_nothing_of_a_query_stays(model: PoolingModel, end: str) -> None:
+    """However a comparison ends, and with several under way."""
+    queries = [rows.copy().view(Watched) for rows in matrices(model, ["a river", "the lake", "a mill"])]
+    refs = [weakref.ref(query) for query in queries]
+    documents = [sentence(40, seed) for seed in range(100)]
+    bad = [np.full((2, 3), 1, np.float32)] if end == "refused" else []
+    deadline = time.monotonic() - 1 if end == "too late" else None
+    requests = [ScoreRequest([query], [*documents, *bad], deadline=deadline) for query in queries]
+    futures = [model.engine.submit_score(request) for request in requests]
+    del requests, queries
+    if end.startswith("left"):
+        if end == "left":
+            time.sleep(0.05)
+        was_cancelled = [future.cancel() for future in futures]  # those that are answered by then can't be
+        assert was_cancelled == [True] * 3 or end == "left"
+    else:
+        done = [future.exception(timeout=60) for future in futures]
+        assert [type(error) for error in done] == [
+            {"answered": type(None), "too late": DeadlineExceeded, "refused": InvalidRequest}[end]
+        ] * 3
+        del done
+    del futures
+    for _ in range(50):
+        gc.collect()
+        if all(ref() is None for ref in refs):
+            break
+        time.sleep(0.1)
+    assert [ref() is None for ref in refs] == [True] * 3
+    assert model.engine.count_queued() == (0, 0)

@@ -149,7 +149,10 @@ def test_dense(tmp_path: Path, fields: dict[str, Any], expected: tuple[Any, ...]
         ({"out_features": None}, "'out_features' is missing"),
         ({"out_features": 2.5}, "'out_features' is 2.5, expected a whole number"),
         ({"module_input_name": "scores"}, "'module_input_name' is 'scores'"),
-        ({"module_output_name": "scores"}, "'module_output_name' is 'scores'"),
+        (
+            {"module_input_name": "token_embeddings", "module_output_name": "scores"},
+            "'module_output_name' is 'scores'",
+        ),
         ({"use_residual": 1}, "'use_residual' is 1, expected true or false"),
     ],
 )

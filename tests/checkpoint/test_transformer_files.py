@@ -49,6 +49,11 @@ def test_empty_file_gives_way_to_a_legacy_one(tmp_path: Path) -> None:
         ({"max_seq_length": 512}, 512, f"{NAME}: max_seq_length"),
         ({"tokenizer_args": {"model_max_length": 64}}, 64, f"{NAME}: tokenizer_args: model_max_length"),
         (
+            {"max_seq_length": 512, "processing_kwargs": {"text": {"max_length": 8, "truncation": "longest_first"}}},
+            8,
+            f"{NAME}: processing_kwargs: text: max_length",
+        ),
+        (
             {"max_seq_length": 512, "processor_kwargs": {"model_max_length": 64, "padding_side": "left"}},
             64,
             f"{NAME}: processor_kwargs: model_max_length",
@@ -139,7 +144,18 @@ def test_model_overrides(tmp_path: Path, name: str) -> None:
         ({"transformer_task": 1}, "'transformer_task' is 1, expected a text"),
         ({"module_output_name": "sentence_embedding"}, "'module_output_name' is 'sentence_embedding'"),
         ({"modality_config": TEXT | {"image": {}}}, "'modality_config' has 'text', 'image'"),
-        ({"modality_config": TEXT | {"message": {}}}, "'modality_config' has 'text', 'message'"),
+        (
+            {"transformer_task": "fill-mask", "modality_config": LOGITS | {"message": {}}},
+            "'modality_config' has 'text', 'message'",
+        ),
+        ({"modality_config": TEXT | {"message": TEXT["text"] | {"format": "other"}}}, "'format' is 'other'"),
+        (
+            {
+                "modality_config": TEXT | {"message": TEXT["text"]},
+                "processing_kwargs": {"chat_template": {"continue_final_message": True}},
+            },
+            "'continue_final_message' changes",
+        ),
         ({"modality_config": {}}, "'modality_config' has nothing"),
         ({"modality_config": {"text": {"method": "get_text_features"}}}, "'method' is 'get_text_features'"),
         (
@@ -151,7 +167,12 @@ def test_model_overrides(tmp_path: Path, name: str) -> None:
         ({"model_args": []}, "'model_args' is a list, expected an object"),
         ({"tokenizer_args": {"add_eos_token": 1}}, "tokenizer_args: 'add_eos_token' is 1"),
         ({"processor_kwargs": {"truncation_side": "left"}}, "processor_kwargs: 'truncation_side' is 'left'"),
-        ({"processing_kwargs": {"text": {"max_length": 8}}}, "processing_kwargs: text: 'max_length' is 8"),
+        ({"processing_kwargs": {"text": {"max_length": 0}}}, "processing_kwargs: text: 'max_length' is 0"),
+        ({"processing_kwargs": {"text": {"truncation": "only_second"}}}, "'truncation' is 'only_second'"),
+        (
+            {"processing_kwargs": {"text": {"max_length": 8}, "common": {"max_length": 9}}},
+            "text: 'max_length' contradicts",
+        ),
         ({"max_seq_length": 0}, "'max_seq_length' is 0, expected at least 1"),
         ({"max_seq_length": "512"}, "'max_seq_length' is '512', expected a whole number"),
         ({"do_lower_case": "no"}, "'do_lower_case' is 'no', expected true or false"),

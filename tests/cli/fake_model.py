@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from forebay.core.config import ModelOptions
+from forebay.core.config import ModelOptions, PoolerConfig
 from forebay.core.errors import CheckpointNotFound, InputTooLong, InvalidRequest, ItemFailed
 from forebay.core.info import Decision, ModelInfo
 from forebay.core.outputs import Ranked, RerankOutput, ScoreOutput, rank
@@ -68,7 +68,7 @@ class FakeModel:
     def __init__(self, model="default", *, limits=None, **options) -> None:
         if model == "absent":
             raise CheckpointNotFound("no checkpoint 'absent'; expected a folder or a hub id")
-        self.options = ModelOptions(model, **options)
+        self.options = ModelOptions(model, pooler=options.pop("pooler_config", PoolerConfig()), **options)
         self.engine = self
         tasks = TASKS.get(model, (Task.EMBED,))
         dimension = DIMENSION if Task.EMBED in tasks else 0

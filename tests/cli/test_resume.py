@@ -110,6 +110,8 @@ def test_changed_options_are_refused(cli, source, start, tmp_path):
         ["--raw"],
         ["--model", "other"],
         ["--convert", "embed"],
+        ["--truncation-side", "left"],
+        ["--pooler-config", "{}"],
     ):
         done = cli("embed", source, "-o", tmp_path / "out.npy", "--resume", *option)
         assert done.code == 2

@@ -32,7 +32,7 @@ METADATA = {
 FIXED = {"strategy": "fixed", "attend": False, "length": 12}
 
 
-def _modules(**settings: Any) -> Callable[[Path], Path]:
+def modules(**settings: Any) -> Callable[[Path], Path]:
     mask = settings.pop("mask", None)
 
     def make(folder: Path) -> Path:
@@ -53,15 +53,15 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "pylate, fillers seen": lambda folder: makers.pylate(folder, attend_to_expansion_tokens=True),
     "pylate, no expansion": lambda folder: makers.pylate(folder, do_query_expansion=False),
     "pylate, prompts": lambda folder: makers.pylate(folder, prompts={"query": "search the ", "document": "passage "}),
-    "modules": _modules(mask={"skiplist_words": list(".,!")}, query_expansion=FIXED, document_length=20),
-    "modules, at least": _modules(mask={}, query_expansion=FIXED | {"strategy": "min"}, document_length=9),
-    "modules, seen, other token": _modules(
+    "modules": modules(mask={"skiplist_words": list(".,!")}, query_expansion=FIXED, document_length=20),
+    "modules, at least": modules(mask={}, query_expansion=FIXED | {"strategy": "min"}, document_length=9),
+    "modules, seen, other token": modules(
         mask={"skiplist_words": ["river", "."], "skiplist_tasks": ["query", "document"]},
         query_expansion=FIXED | {"attend": True, "token": "mill"},
         prompts={"query": "query ", "document": "document "},
     ),
-    "modules, lengths alone": _modules(query_length=7, document_length=11),
-    "modules, kept alone": _modules(mask={"keep_only_token_ids": [2, 3, 5, 9, 10, 11, 12]}),
+    "modules, lengths alone": modules(query_length=7, document_length=11),
+    "modules, kept alone": modules(mask={"keep_only_token_ids": [2, 3, 5, 9, 10, 11, 12]}),
 }
 
 
@@ -254,33 +254,6 @@ def test_joining_is_for_documents(model: PoolingModel) -> None:
             model.token_embed(TEXTS[0], **wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("similarity", ["maxsim", "meanmaxsim"])
-def test_a_document_without_a_vector_is_worse_than_all(tmp_path: Path, similarity: str) -> None:
-    """As in sentence-transformers; PyLate pads it with zeros, which are better than what points away."""
-    make = _modules(mask={"keep_only_token_ids": [30]}, query_length=9)
-    folder = make(tmp_path / "model")
-    _edit(folder / "config_sentence_transformers.json", similarity_fn_name=similarity)
-    reference = Reference(folder)
-    kept = next(word for word in range(5, 100) if reference.model.tokenizer.convert_ids_to_tokens(word) == "river")
-    _edit(
-        folder / "1_MultiVectorMask" / "config.json"
-        if (folder / "1_MultiVectorMask").is_dir()
-        else next(folder.glob("*MultiVectorMask*")) / "config.json",
-        keep_only_token_ids=[kept],
-    )
-    reference = Reference(folder)
-    documents = ["a lake", "the river", "a mill"]
-    rows = reference.embed(documents, "document")
-    assert [len(row) for row in rows] == [0, 1, 0]
-    (query,) = reference.embed(["river stone"], "query")
-    expected = reference.model.similarity([torch.from_numpy(query)], [torch.from_numpy(row) for row in rows])[0]
-    with PoolingModel(str(folder)) as model:
-        found = model.score("river stone", documents)
-        np.testing.assert_allclose(found.scores, expected.numpy(), rtol=1e-6, atol=1e-4)
-        assert [one.index for one in model.rerank("river stone", documents)] == [1, 0, 2]
-
-
 POOLED: dict[str, dict[str, Any]] = {
     "as it is by default": {"pool_factor": 2},
     "a fraction": {"pool_factor": 1.5, "normalize_embeddings": False},
@@ -356,10 +329,10 @@ def test_an_older_file_normalises_nothing(tmp_path: Path) -> None:
 )
 def test_token_pooling_that_is_not_understood(field: str, value: Any, tmp_path: Path) -> None:
     folder = _pooled(tmp_path / "model", tmp_path / "work", pool_factor=2)
-    _edit(next(folder.glob("*HierarchicalTokenPooling")) / "config.json", **{field: value})
+    edit(next(folder.glob("*HierarchicalTokenPooling")) / "config.json", **{field: value})
     with pytest.raises(UnsupportedCheckpoint, match=field):
         PoolingModel(str(folder))
 
 
-def _edit(path: Path, **changes: Any) -> None:
+def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")

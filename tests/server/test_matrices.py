@@ -35,12 +35,13 @@ def test_every_form_alone_in_a_list_and_beside_texts(one):
         ([[1e300]], "float32"),
         ([[True]], "must be a string"),
         ([[]], "must be a string"),
-        ({"data": []}, "lists of numbers"),
+        ({"data": [[]]}, "lists of numbers"),
         ({"data": 5}, "lists of numbers"),
         ({"data": "AAAA"}, "'shape'"),
         ({"data": "AAAA", "shape": [1]}, "'shape'"),
         ({"data": "AAAA", "shape": [1, True]}, "'shape'"),
-        ({"data": "AAAA", "shape": [0, 1]}, "'shape'"),
+        ({"data": "AAAA", "shape": [0, 1]}, "3 bytes"),
+        ({"data": "AAAA", "shape": [-1, 1]}, "'shape'"),
         ({"data": "AAAA", "shape": [1, 1]}, "3 bytes"),
         ({"data": "AA", "shape": [1, 1]}, "no base64"),
         ({"data": "é", "shape": [1, 1]}, "no base64"),
@@ -51,3 +52,9 @@ def test_what_is_refused(value, words):
     with pytest.raises(InvalidRequest, match=words) as caught:
         read_side(value, "documents")
     assert caught.value.field.startswith("documents")
+
+
+@pytest.mark.parametrize("entry", [{"data": []}, {"data": "", "shape": [0, 3]}, {"embedding": [], "index": 0}])
+def test_a_text_of_which_no_vector_is_left(entry):
+    for value in (entry, [entry], ["a text", entry]):
+        assert len(read_side(value, "documents")[-1]) == 0

@@ -29,6 +29,7 @@ MAPPED_BYTES = 64 << 20
 
 _PART_BYTES = 32 << 20
 _FREED_BYTES = 128 << 20
+_PACKING_BYTES = 32 << 20
 _CHECKED_NUMBERS = 4 << 20  # looked at at a time: a sum in another type copies first
 
 _SHOWN = 5
@@ -94,18 +95,21 @@ def _fill(filler: "_Filler", naming: Naming, tensors: Iterable[tuple[str, Tensor
 
 @contextmanager
 def _packing() -> Iterator[Callable[[Linear], None]]:
-    """Packs layers on other threads, so many at a time: of each, both forms stand in memory until it is done."""
+    """Packs layers on other threads, so much at a time: of each, both forms stand in memory until it is done."""
     num_threads = torch.get_num_threads()
-    under_way: deque[Future[None]] = deque()
+    under_way: deque[tuple[int, Future[None]]] = deque()
     with ThreadPoolExecutor(num_threads, thread_name_prefix="forebay-pack") as pool:
 
         def pack(layer: Linear) -> None:
-            if len(under_way) >= num_threads:
-                under_way.popleft().result()
-            under_way.append(pool.submit(layer.pack))
+            size = 0 if layer.weight is None else layer.weight.nbytes
+            while under_way and (
+                len(under_way) >= num_threads or size + sum(other for other, _ in under_way) > _PACKING_BYTES
+            ):
+                under_way.popleft()[1].result()
+            under_way.append((size, pool.submit(layer.pack)))
 
         yield pack
-        for future in under_way:
+        for _, future in under_way:
             future.result()
 
 

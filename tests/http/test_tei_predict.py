@@ -98,8 +98,9 @@ TEXT = "The rivér 北京 😀 flows"
 
 def test_tokens_of_texts(serve_real):
     served = serve_real("all-MiniLM-L6-v2")
-    transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(served.model.info.path)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(served.model.info.path)
     expected = tokenizer([TEXT, "", "water " * 2000], return_offsets_mapping=True, truncation=False, verbose=False)
     found = served.post("/tokenize", inputs=[TEXT, "", "water " * 2000])
     assert [[token["id"] for token in tokens] for tokens in found] == expected["input_ids"]

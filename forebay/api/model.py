@@ -43,7 +43,7 @@ from forebay.core.outputs import (
 )
 from forebay.core.params import PoolingParams, TextParams
 from forebay.core.request import Item, Lane, Reply, Request, Scorable, ScoreReply, ScoreRequest
-from forebay.core.sides import QUERIES, call_sides
+from forebay.core.sides import QUERIES, call_sides, check_one_query
 from forebay.core.tasks import Task, parse_outputs
 from forebay.text.entities import check_aggregation
 
@@ -229,8 +229,9 @@ class PoolingModel:
         as in ``score``.
         """
         check_top_n(top_n)
-        given = as_side(documents, "documents")
-        output = self._score(as_side(query, "query"), given, use_activation, options)
+        one, given = as_side(query, "query"), as_side(documents, "documents")
+        check_one_query(len(one.items))
+        output = self._score(one, given, use_activation, options)
         results = [
             Ranked(index, output[index], given.items[index] if return_documents else None)
             for index in rank(output.scores, top_n)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from forebay.core.errors import ForebayError
+from forebay.core.errors import ForebayError, InvalidRequest
 
 QUERIES, DOCUMENTS = "queries", "documents"
 """What errors of a ScoreRequest call its two sides."""
@@ -17,6 +17,16 @@ class SideName(NamedTuple):
     def place(self, index: int) -> str:
         """What it calls one item of the side."""
         return f"{self.field}[{index}]" if self.is_list else self.field
+
+
+def check_one_query(num_queries: int) -> None:
+    """Refuse a ranking for no query or several: paired with as many documents, they would give scores all the same."""
+    if num_queries != 1:
+        raise InvalidRequest(
+            f"'query' holds {num_queries} texts, but documents are ranked for one query; send requests of their own, "
+            "or compare pairs by score (POST /score)",
+            field="query",
+        )
 
 
 def call_sides(error: ForebayError, queries: SideName, documents: SideName) -> ForebayError:

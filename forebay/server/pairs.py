@@ -12,7 +12,7 @@ from forebay.core.errors import InvalidRequest, ItemFailed
 from forebay.core.info import ModelInfo
 from forebay.core.params import TextParams
 from forebay.core.request import Scorable, ScoreReply, ScoreRequest
-from forebay.core.sides import SideName
+from forebay.core.sides import SideName, check_one_query
 from forebay.server.fields import max_tokens_of
 from forebay.server.matrices import VECTOR_KEYS, is_matrix, read_entry, read_rows
 from forebay.server.schema import Body, json_type
@@ -78,12 +78,7 @@ def read_side(value: Any, field: str, rank_fields: Sequence[str] | None = None) 
 def read_query(value: Any) -> Scorable:
     """Read the one query of a ranking."""
     sides = read_side(value, "query")
-    if len(sides) != 1:
-        raise InvalidRequest(
-            f"'query' holds {len(sides)} texts, but documents are ranked for one query; send requests of their own, "
-            "or compare pairs by POST /score",
-            field="query",
-        )
+    check_one_query(len(sides))
     return sides[0]
 
 
@@ -94,8 +89,12 @@ def _read_one(item: Any, field: str, rank_fields: Sequence[str] | None) -> Scora
         return _read_object(item, field, rank_fields)
     if isinstance(item, list) and is_matrix(item):
         return read_rows(item, field)
+    got = json_type(item)
+    if isinstance(item, list):
+        got = f"a list that begins with {json_type(item[0])}" if item else "an empty list"
     raise InvalidRequest(
-        f"'{field}' must be a string, an object with a 'text', or a list of token vectors; got {json_type(item)}",
+        f"'{field}' must be a string, an object with a 'text', or a list of token vectors, which are lists of numbers; "
+        f"got {got}",
         field=field,
     )
 

@@ -104,6 +104,16 @@ def test_documents_best_first_and_equal_ones_in_their_order(store: Store) -> Non
     assert all(one.document is None for one in model.rerank(QUERIES[0], DOCUMENTS))
 
 
+@pytest.mark.parametrize("queries", [[], QUERIES])
+def test_a_ranking_is_for_one_query(store: Store, queries: list[str]) -> None:
+    """As many queries as documents would be compared pair by pair."""
+    model = store.engine(embedder(store, "cosine"))
+    with pytest.raises(InvalidRequest, match=f"'query' holds {len(queries)} texts") as caught:
+        model.rerank(queries, DOCUMENTS)  # type: ignore[arg-type]
+    assert caught.value.field == "query"
+    assert list(model.rerank(QUERIES[:1], DOCUMENTS)) == list(model.rerank(QUERIES[0], DOCUMENTS))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("top_n", "count"), [(None, 4), (0, 4), (1, 1), (4, 4), (100, 4)])
 def test_the_best_of_them(store: Store, top_n: int | None, count: int) -> None:
     model = store.engine(embedder(store, "cosine"))

@@ -16,6 +16,9 @@ from forebay.core.request import Matrix
 VECTOR_KEYS = ("data", "embedding")
 """Under which an entry of a reply of /pooling or /embeddings has its vectors."""
 
+_NUMBERS = frozenset((int, float))
+_MOST = 1 << 31  # of either size of a shape: one side may be 0
+
 
 def is_matrix(value: object) -> bool:
     """Whether this is meant as rows of numbers."""
@@ -32,18 +35,28 @@ def read_entry(entry: Mapping[str, Any], key: str, field: str) -> Matrix:
 
 
 def read_rows(rows: object, field: str) -> Matrix:
-    """Read rows of numbers."""
+    """Read rows of numbers. Each is looked at before NumPy sees it, which makes room for the longest text in all."""
+    rows = rows if isinstance(rows, list) else []
+    is_right = [isinstance(row, list) and bool(row) and _NUMBERS.issuperset(map(type, row)) for row in rows]
+    if not rows or not all(is_right) or len(set(map(len, rows))) != 1:
+        raise _refuse_rows(field)
     try:
         found = np.array(rows)
-    except (ValueError, OverflowError):  # rows of different lengths
-        found = np.zeros(0)
-    if found.ndim != 2 or not found.size or found.dtype.kind not in "iuf":
-        raise InvalidRequest(f"'{field}' must be token vectors: lists of numbers, all of one length", field=field)
+    except OverflowError:  # a whole number that no float holds, beside others
+        raise _refuse_rows(field) from None
+    if found.dtype.kind not in "iuf":  # whole numbers of more than 64 bits
+        raise _refuse_rows(field)
     return _check(found, field)
 
 
+def _refuse_rows(field: str) -> InvalidRequest:
+    return InvalidRequest(f"'{field}' must be token vectors: lists of numbers, all of one length", field=field)
+
+
 def _read_base64(value: str, shape: object, field: str) -> Matrix:
-    if not (isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and size >= 0 for size in shape)):
+    if not (
+        isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and 0 <= size < _MOST for size in shape)
+    ):
         raise InvalidRequest(
             f"'{field}' is a string, so a 'shape' of two sizes must stand beside it, as POST /pooling gives it",
             field=field,

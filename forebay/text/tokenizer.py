@@ -188,7 +188,8 @@ class TextTokenizer:
             raise InvalidRequest("a pair can't do without special tokens", field="add_special_tokens")
         room, side = self._room(params, len(frame)), params.truncation_side or self._side
         split_len = self.split_len if self.split_len is not None and room > 1 else 0
-        first_limit, second_limit = params.max_tokens_per_query or room, params.max_tokens_per_doc or room + split_len
+        first_limit = min(params.max_tokens_per_query or room, room)
+        second_limit = min(params.max_tokens_per_doc or room + split_len, room + split_len)
         one, one_was_cut, other, other_was_cut = self._pair_bodies(firsts, seconds, prompt, max(room, split_len), side)
         lens = np.array([[len(body) for body in bodies] for bodies in (one, other)], np.int64).reshape(2, -1)
         wanted = np.minimum(lens, [[first_limit], [second_limit]])

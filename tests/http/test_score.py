@@ -104,7 +104,11 @@ def test_limits_of_each_side(reranker):
     assert [entry["score"] for entry in said["data"]] == pytest.approx(expected.scores.tolist(), abs=1e-7)
     assert said["truncated"] == [0, 1, 2, 3, 4]
     zero = reranker.post("/score", queries=QUERY, documents=DOCUMENTS, max_tokens_per_query=0, max_tokens_per_doc=0)
-    assert zero["data"] == reranker.post("/score", queries=QUERY, documents=DOCUMENTS)["data"]
+    free = reranker.post("/score", queries=QUERY, documents=DOCUMENTS)["data"]
+    assert zero["data"] == free
+    for most in (1 << 31, 1 << 63, (1 << 64) - 1):
+        huge = {"max_tokens_per_query": most, "max_tokens_per_doc": most}
+        assert reranker.post("/score", queries=QUERY, documents=DOCUMENTS, **huge)["data"] == free
 
 
 def test_embedders_compare_vectors(embedder):

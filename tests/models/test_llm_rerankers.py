@@ -115,6 +115,8 @@ def test_the_documents_alone_are_cut(tmp_path: Path) -> None:
         limited = model.score("a river", long, max_tokens_per_doc=5)
         assert limited.truncated.all()
         assert limited.num_tokens == len(before) + 5 + len(after)
+        huge = model.score("a river", long, max_tokens_per_doc=1 << 63, use_activation=False)
+        assert np.array_equal(huge.scores, output.scores)
         both = model.score(long, long)
         assert both.num_tokens == 600
         with pytest.raises(InvalidRequest, match="tokens more than the 600"):

@@ -76,15 +76,17 @@ def _add_ends(tokenizer: Tokenizer, config: Mapping[str, Any]) -> tuple[str, ...
     """Put the tokens around a text that its configuration asks for and tokenizer.json, taken literally, lacks."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    missing: dict[str, int] = {}
-    for role in ("bos", "eos"):
-        id_ = _id_of_role(role, tokenizer, config) if config.get(f"add_{role}_token") is True else None
-        present = tokenizer.encode("").ids
-        if id_ is not None and id_ not in present:
-            missing[role] = id_
+    asked = {
+        role: _id_of_role(role, tokenizer, config) for role in ("bos", "eos") if config.get(f"add_{role}_token") is True
+    }
+    if all(id_ is None for id_ in asked.values()):
+        return ()
+    frame = read_frame(tokenizer)
+    present = {"bos": frame.prefix, "eos": frame.suffix}  # each at its own end: both roles may have one token
+    missing = {role: id_ for role, id_ in asked.items() if id_ is not None and id_ not in present[role]}
     if not missing:
         return ()
-    frame, pair = read_frame(tokenizer), read_pair_frame(tokenizer)
+    pair = read_pair_frame(tokenizer)
     before, after = ([missing[role]] if role in missing else [] for role in ("bos", "eos"))
     prefix, suffix = [*before, *frame.prefix.tolist()], [*frame.suffix.tolist(), *after]
     middle = [] if pair is None else pair.middle.tolist()

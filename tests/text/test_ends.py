@@ -15,6 +15,7 @@ from tests.support.texts import sentence
 
 VECTORS = 1e-5
 BOS, EOS = 0, 2
+WRITTEN = {BOS: "<s>", EOS: "</s>"}
 
 
 def encode(model: PoolingModel, text: str, **params: object) -> list[int]:
@@ -23,12 +24,14 @@ def encode(model: PoolingModel, text: str, **params: object) -> list[int]:
     return ids.tolist()  # type: ignore[no-any-return]
 
 
+FLAGS = {"add_eos_token": True, "add_bos_token": True}
 FILES: dict[str, tuple[str, dict[str, object], list[int], list[int]]] = {
     "post-processor": ("$A </s>", {}, [], [EOS]),
     "add_eos_token": ("$A", {"add_eos_token": True}, [], [EOS]),
     "both": ("$A </s>", {"add_eos_token": True}, [], [EOS]),
     "e5-mistral": ("<s> $A", {"add_eos_token": True, "add_bos_token": True}, [BOS], [EOS]),
     "only the flags": ("$A", {"add_eos_token": True, "add_bos_token": True}, [BOS], [EOS]),
+    "one token for both": ("</s> $A", {**FLAGS, "bos_token": "</s>"}, [EOS], [EOS]),
     "none": ("$A", {"add_eos_token": False}, [], []),
 }
 
@@ -40,7 +43,7 @@ def test_ends_stand_once(tmp_path: Path, name: str) -> None:
     (body,) = ids_of(folder, ["a river"], specials=False)
     with PoolingModel(str(folder), convert="embed") as model:
         assert encode(model, "a river") == [*before, *body, *after]
-        assert encode(model, "<s>a river</s>" if before else "a river</s>") == [*before, *body, EOS]
+        assert encode(model, "".join(WRITTEN[id_] for id_ in before) + "a river</s>") == [*before, *body, EOS]
         assert encode(model, "") == [*before, *after]
         cut = encode(model, sentence(300, 1), max_tokens=9)
         assert len(cut) == 9

@@ -32,7 +32,7 @@ class Prefill:
         self._cuts = limits.enable_chunked_prefill
         self._caches = limits.enable_prefix_caching
         self._count_spare = count_spare
-        steps, cached = 2 * limits.max_step_tokens, limits.prefix_cache_tokens
+        steps, cached = 2 * limits.max_step_tokens, limits.prefix_cache_tokens if self._caches else 0
         working = max(steps, longest) if self._cuts else steps
         size, num_kept = (-(-num_tokens // limits.block_size) for num_tokens in (working + cached, steps + cached))
         self.pool = BlockPool(size, limits.block_size, num_kept)
@@ -75,6 +75,12 @@ class Prefill:
     def advance(self, seq: Sequence) -> None:
         """Plan the next chunk of a sequence that has a step of its own."""
         self._go_on(seq, self._budget, is_first=True)
+
+    def set_back(self, seq: Sequence) -> None:
+        """Take the blocks of a sequence that is under way; what it has computed may be found again, while it lasts."""
+        if self._caches:
+            self.pool.keep(seq.table[: seq.start // self.pool.block_size], self._chain(seq))
+        self.release(seq)
 
     def keep(self, seq: Sequence) -> None:
         """Let others find what a finished sequence has computed."""

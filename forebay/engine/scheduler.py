@@ -4,13 +4,16 @@ Sequences of any length are packed up to the budget. A short one may pass a long
 only so often; then the step closes behind what it has and the long one leads the next. The interactive lane goes
 first, and a step serves one lane only, so that an interactive text never pays for bulk in its own step; a bulk
 lane that was held back long enough gets one step. Equal sequences count once, since they are computed once.
-What is cut over several steps comes back to the front of its lane after each; the other lane may go between.
+What is cut over several steps comes back to the front of its lane after each, behind a short one that was passed too
+often; the other lane may go between. An interactive text that lacks blocks gets those of bulk texts under way, which
+begin anew.
 Cancelled and expired work is dropped here, before it costs anything. Not thread-safe: the loop holds the lock.
 """
 
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from itertools import islice
 
 from forebay.core.config import EngineLimits
 from forebay.core.request import Lane
@@ -57,10 +60,15 @@ class Scheduler:
         self._count(sequences)
 
     def add_back(self, sequences: Seq[Sequence]) -> None:
-        """Queue what a step has begun but not completed, before all others of its lane."""
+        """Queue what a step has begun but not completed, before all others of its lane but one that is due.
+
+        A long one waits all the same: it would need blocks that these hold, or compute their common prefix again.
+        """
         for seq in reversed(sequences):
             seq.start = seq.end
-            self._queues[seq.job.lane].appendleft(seq)
+            queue = self._queues[seq.job.lane]
+            is_behind = bool(queue) and self._is_due(queue[0]) and len(queue[0].ids) <= self._limits.max_step_tokens
+            queue.insert(int(is_behind), seq)
         self._count(sequences)
 
     def _count(self, sequences: Seq[Sequence]) -> None:
@@ -82,6 +90,8 @@ class Scheduler:
         for lane in self._order(now):
             step.budget = self._bulk_tokens if lane is Lane.BULK else self._limits.max_step_tokens
             self._fill(step, self._queues[lane], now)
+            if not step.sequences and lane is Lane.INTERACTIVE and self._queues[lane] and self._set_bulk_back():
+                self._fill(step, self._queues[lane], now)
             if step.sequences:
                 self._note_served(lane, now)
                 break
@@ -120,6 +130,19 @@ class Scheduler:
         elif self._held_since is None:
             self._held_since = now
 
+    def _is_due(self, seq: Sequence) -> bool:
+        return seq.passes > self._limits.max_passes
+
+    def _set_bulk_back(self) -> bool:
+        """Take the blocks of bulk texts under way; of each only so often, so that it comes to an end."""
+        begun = [seq for seq in islice(self._queues[Lane.BULK], _LOOKAHEAD) if seq.table and not self._is_due(seq)]
+        for seq in begun:
+            assert self._prefill is not None, "who holds blocks is cut"
+            seq.passes += 1
+            self.num_tokens += seq.start
+            self._prefill.set_back(seq)
+        return bool(begun)
+
     def _fill(self, step: Step, queue: deque[Sequence], now: float) -> None:
         skipped: list[Sequence] = []
         while queue and len(skipped) < _LOOKAHEAD:
@@ -135,7 +158,7 @@ class Scheduler:
             else:
                 skipped.append(seq)
                 seq.passes += 1
-                if seq.passes > self._limits.max_passes:
+                if self._is_due(seq):
                     break
         queue.extendleft(reversed(skipped))
 
@@ -147,8 +170,7 @@ class Scheduler:
         start = step.starts.get(seq.key)
         if start is not None and (self._prefill is None or self._prefill.ride(seq, start)):
             return 0
-        left = self._limits.max_step_tokens if is_first else step.budget - step.num_tokens
-        num_tokens = self._plan(seq, left, step.fresh, is_first=is_first)
+        num_tokens = self._plan(seq, step.budget - step.num_tokens, step.fresh, is_first=is_first)
         if num_tokens is not None and not seq.is_cut:
             step.starts[seq.key] = seq.start
         return num_tokens

@@ -71,9 +71,11 @@ def expected_of(model: str, name: str) -> list[Row]:
 
 
 @contextmanager
-def engine_of(pipeline: Pipeline, events: list[Event] | None = None, **limits: int) -> Iterator[Engine]:
+def engine_of(
+    pipeline: Pipeline, events: list[Event] | None = None, longest: int = 0, **limits: int
+) -> Iterator[Engine]:
     observer = (lambda event: None) if events is None else events.append
-    engine = Engine(Runner({"": pipeline}, CPU), EngineLimits(**limits), observer)  # type: ignore[arg-type]
+    engine = Engine(Runner({"": pipeline}, CPU), EngineLimits(**limits), observer, longest=longest)  # type: ignore[arg-type]
     try:
         yield engine
     finally:
@@ -126,7 +128,7 @@ def test_it_is_the_one_steps_result(name: str, model: str, step: int, caches: bo
     expected = expected_of(model, name)
     events: list[Event] = []
     limits = {"max_step_tokens": step, "block_size": 4, "prefix_cache_tokens": 400, "enable_prefix_caching": caches}
-    with engine_of(pipeline, events, **limits) as engine:
+    with engine_of(pipeline, events, max(map(len, ids)), **limits) as engine:
         assert_alike(answer(engine, ids[:1], ask(name), prompts[:1]), expected[:1])
         num_steps = -(-len(ids[0]) // step)
         settle(events, 1 + num_steps)

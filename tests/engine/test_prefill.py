@@ -18,6 +18,7 @@ from forebay.engine.loop import Engine
 from forebay.engine.prefill import Prefill
 from forebay.engine.runner import Runner
 from forebay.engine.scheduler import Scheduler, Step
+from forebay.engine.sequence import Sequence
 from tests.support.engine import CPU, FakeModel, make_job, make_pipeline, mean_of
 
 BUDGET = 16
@@ -33,6 +34,13 @@ class Queue:
         self.prefill = Prefill(options, lambda seq: len(seq.ids) - 1)
         self.scheduler = Scheduler(options, self.prefill)
         self.computed: dict[int, int] = {}
+        set_back = self.prefill.set_back
+
+        def forget(seq: Sequence) -> None:
+            del self.computed[id(seq)]
+            set_back(seq)
+
+        self.prefill.set_back = forget  # type: ignore[method-assign]
 
     def step(self) -> list[tuple[int, int]]:
         """Run the next step; the first id and the number of tokens of each of its sequences."""
@@ -108,6 +116,55 @@ def test_one_that_waits_for_blocks_is_passed_only_so_often() -> None:
         passed |= first_ids - {1}
     assert 2 in first_ids
     assert 1 <= len(passed) <= 3
+
+
+def test_a_short_one_is_passed_by_chunks_only_so_often() -> None:
+    queue = Queue(max_passes=1)
+    queue.scheduler.add(make_job([[1] * 64]).sequences, Lane.INTERACTIVE)
+    queue.scheduler.add(make_job([[2] * 5]).sequences, Lane.INTERACTIVE)
+    assert [queue.step() for _ in range(3)] == [[(1, 16)], [(1, 16)], [(2, 5), (1, 11)]]
+
+
+def test_an_interactive_text_gets_the_blocks_of_bulk_under_way() -> None:
+    """The bulk text begins anew, where what it had computed is gone, and ends."""
+    queue = Queue(max_passes=3)
+    queue.scheduler.add(make_job([[1] * 60], lane=Lane.BULK).sequences, Lane.BULK)
+    assert [queue.step() for _ in range(2)] == [[(1, 16)]] * 2
+    queue.scheduler.add(make_job([[2] * 40]).sequences, Lane.INTERACTIVE)
+    assert [queue.step() for _ in range(3)] == [[(2, 16)], [(2, 16)], [(2, 8)]]
+    done = 0
+    while queue.scheduler.num_sequences:
+        ((first, size),) = queue.step()
+        assert first == 1
+        done += size
+    assert 28 <= done <= 60
+    assert (queue.scheduler.num_tokens, queue.prefill.pool.num_held) == (0, 0)
+
+
+def test_a_bulk_text_loses_its_blocks_only_so_often() -> None:
+    queue = Queue(max_passes=2, enable_prefix_caching=False)
+    queue.scheduler.add(make_job([[1] * 32], lane=Lane.BULK).sequences, Lane.BULK)
+    assert queue.step() == [(1, 16)]
+    for first in (2, 3, 4):
+        queue.scheduler.add(make_job([[first] * 20]).sequences, Lane.INTERACTIVE)
+        assert [queue.step() for _ in range(3)] == [[(first, 16)], [(first, 4)], [(1, 16)]]
+    queue.scheduler.add(make_job([[5] * 20]).sequences, Lane.INTERACTIVE)
+    assert [queue.step() for _ in range(3)] == [[(1, 16)], [(5, 16)], [(5, 4)]]
+
+
+def test_a_chunk_of_bulk_takes_no_longer_than_a_bulk_step() -> None:
+    queue = Queue(max_step_tokens=2048, block_size=16, prefix_cache_tokens=8192)
+    for _ in range(30):
+        queue.scheduler.note_speed(2048, 2.0)
+    for lane, size in ((Lane.BULK, 512), (Lane.INTERACTIVE, 2048)):
+        queue.scheduler.add(make_job([[1] * 6000], lane=lane).sequences, lane)
+        step = queue.scheduler.schedule(0.0)
+        assert [seq.end - seq.start for seq in step.sequences] == [size]
+
+
+def test_without_a_cache_no_room_is_kept_for_one() -> None:
+    sizes = {is_on: Queue(enable_prefix_caching=is_on).prefill.pool.size for is_on in (True, False)}
+    assert sizes == {True: 32, False: 16}
 
 
 ROWS = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 3)), min_size=1, max_size=4)

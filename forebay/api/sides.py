@@ -28,6 +28,8 @@ def check_sides(request: ScoreRequest, abilities: Abilities) -> None:
                 continue
             try:
                 matrix = _check_matrix(item, abilities)
+                if has_texts:
+                    _check_lengths(matrix)
                 if not len(matrix):  # all of a text's vectors were left out: no width to compare
                     continue
                 _check_width(matrix.shape[1], abilities, width, has_texts=has_texts)
@@ -54,6 +56,16 @@ def _check_matrix(item: Any, abilities: Abilities) -> Matrix:
     if not np.isfinite(item).all():
         _refuse("holds NaN or infinite numbers; send the token vectors as the model gave them")
     return item
+
+
+def _check_lengths(matrix: Matrix) -> None:
+    """A text's vectors are no longer than what float32 holds squared; then neither are the products with them."""
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.einsum("td,td->t", matrix, matrix)).all():
+            _refuse(
+                "has token vectors too long to be compared in float32; send vectors of about unit length, as the model "
+                "made them"
+            )
 
 
 def _check_width(width: int, abilities: Abilities, other: int | None, *, has_texts: bool) -> None:

@@ -98,9 +98,12 @@ def test_wrong_token_vectors_are_refused(model: PoolingModel) -> None:
     with pytest.raises(InvalidRequest, match="too large for float32") as caught:
         model.score(far, [np.eye(1, COLBERT, dtype=np.float32), far])
     assert caught.value.field == "documents[1]"
-    with pytest.raises(ItemFailed, match="query's token vectors are too large") as failed:
-        model.score(np.concatenate([far] * 3), ["a b c"])
-    assert failed.value.field == "documents[0]"
+    for query, documents, place in ((far, ["a b c"], "queries"), ("a", ["b", far], "documents[1]")):
+        with pytest.raises(InvalidRequest, match="too long to be compared") as caught:
+            model.score(query, documents)
+        assert caught.value.field == place
+    long = np.eye(1, COLBERT, dtype=np.float32) * 1e19
+    assert np.isfinite(model.score(long, ["a b c"])[0])
 
 
 def test_a_documents_error_names_its_place(model: PoolingModel) -> None:

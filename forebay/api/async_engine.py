@@ -244,9 +244,7 @@ class AsyncEngine:
     def _encode(self, request: Request, tokenizer: TextTokenizer, prompt: str) -> Encoded:
         if request.seconds is not None:
             return tokenizer.encode_pairs(request.items, request.seconds, request.text, prompt)
-        # Embeddings and scores of a text's windows become one, other outputs can't.
-        splits = request.pooling.outputs == (Task.EMBED,) or request.against is not None
-        return tokenizer.encode(request.items, request.text, prompt, splits=splits)
+        return tokenizer.encode(request.items, request.text, prompt, splits=_can_join(request))
 
     def _choose_route(self, input_type: str | None) -> str:
         routes = self._model.route_of_input_type
@@ -294,6 +292,13 @@ def _check_items(request: Request) -> None:
                 index=index,
             )
     _check_against(request)
+    if request.text.split and not _can_join(request):
+        asked = " and ".join(f"'{task}'" for task in request.pooling.outputs)
+        raise InvalidRequest(
+            f"'split' reads a long text by windows, but {asked} of its windows can't be joined; leave it out, or ask "
+            "for embeddings or scores of pairs alone",
+            field="split",
+        )
     if request.pooling.pool_factor is not None and request.text.input_type == "query":
         raise InvalidRequest("token vectors of documents are joined, never a query's", field="pool_factor")
     if request.seconds is None:
@@ -305,6 +310,12 @@ def _check_items(request: Request) -> None:
             f"{len(request.items)} first texts can't be paired with {len(request.seconds)} second ones; send as many "
             "of both"
         )
+
+
+def _can_join(request: Request) -> bool:
+    """Whether the outputs of a long text's windows become one: embeddings and scores of pairs do."""
+    is_score = request.seconds is not None or request.against is not None
+    return is_score or request.pooling.outputs == (Task.EMBED,)
 
 
 def _check_against(request: Request) -> None:

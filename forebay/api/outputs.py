@@ -41,6 +41,7 @@ class TextOptions(TypedDict, total=False):
     input_type: str | None
     truncate: bool
     truncation_side: Literal["left", "right"] | None
+    split: bool | None
     max_tokens: int | None
     add_special_tokens: bool
     show_progress: bool | None
@@ -54,6 +55,7 @@ class ScoreOptions(TypedDict, total=False):
     instruction: str | None
     truncate: bool
     truncation_side: Literal["left", "right"] | None
+    split: bool | None
     max_tokens: int | None
     max_tokens_per_query: int | None
     max_tokens_per_doc: int | None

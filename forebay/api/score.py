@@ -176,7 +176,8 @@ def late_interaction(submit: Submit, info: ModelInfo, request: ScoreRequest, who
     none = np.zeros((0, info.abilities.token_dimension), np.float32)
     given = [item if len(item) else none for item in request.queries if not isinstance(item, str)]
     pooling = PoolingParams((Task.TOKEN_EMBED,))
-    first = submit(_request(request, query_side.texts, pooling, _query_text(request.text)))
+    query_text = replace(_query_text(request.text), split=None)  # a query is read whole or cut, as it was trained
+    first = submit(_request(request, query_side.texts, pooling, query_text))
 
     def matrices() -> list[Matrix | None]:
         rest, rows = iter(given), first.result().rows

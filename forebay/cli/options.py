@@ -45,6 +45,10 @@ OnErrorOption = Annotated[
 TruncationSide = Annotated[
     Literal["left", "right"] | None, typer.Option(help="The end at which a text that is too long is cut.")
 ]
+Split = Annotated[
+    bool | None,
+    typer.Option("--split/--no-split", help="Read a text that is too long by windows, and join what they give."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +157,7 @@ class BulkOptions(LoadOptions):
     input_type: Annotated[str | None, typer.Option(help="The side of an asymmetric model: query or document.")] = None
     no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
     truncation_side: TruncationSide = None
+    split: Split = None
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens a text.")] = None
     on_error: OnErrorOption = "stop"
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped run left off.")] = False
@@ -167,6 +172,7 @@ class BulkOptions(LoadOptions):
             self.input_type,
             truncate=not self.no_truncate or self.on_error == "skip",
             truncation_side=self.truncation_side,
+            split=self.split,
             max_tokens=self.max_tokens,
         )
 
@@ -184,6 +190,7 @@ class PairOptions(LoadOptions):
     instruction: Annotated[str | None, typer.Option(help="What the reranker's template asks for.")] = None
     no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse texts that are too long.")] = False
     truncation_side: TruncationSide = None
+    split: Split = None
     on_error: OnErrorOption = "stop"
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Lower the model's limit of tokens.")] = None
     max_tokens_per_query: Annotated[int | None, typer.Option(min=1, help="The most tokens of a query.")] = None
@@ -199,6 +206,7 @@ class PairOptions(LoadOptions):
             "instruction": self.instruction,
             "truncate": not self.no_truncate or self.on_error == "skip",
             "truncation_side": self.truncation_side,
+            "split": self.split,
             "max_tokens": self.max_tokens,
             "max_tokens_per_query": self.max_tokens_per_query,
             "max_tokens_per_doc": self.max_tokens_per_doc,

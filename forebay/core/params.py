@@ -48,6 +48,11 @@ class TextParams:
     ``prompt`` is text put before each item; ``prompt_name`` picks one of the checkpoint's prompts; ``input_type``
     (``query``, ``document``) picks the prompt and, in asymmetric models, the route that the checkpoint
     has for that side. None of them: the checkpoint's default prompt. ``max_tokens`` lowers the model's limit.
+
+    What is longer is cut at ``truncation_side`` (None: the tokenizer's own), with ``truncate`` False refused, and with
+    ``split`` read by windows whose outputs are joined (None: as the model was loaded), up to a length beyond which it
+    is cut or refused.
+
     ``max_tokens_per_query`` and ``max_tokens_per_doc`` limit one side of a comparison, special tokens not counted,
     and ``instruction`` fills that place of a reranker's template.
     """
@@ -57,6 +62,7 @@ class TextParams:
     input_type: str | None = None
     truncate: bool = True
     truncation_side: Literal["left", "right"] | None = None
+    split: bool | None = None
     max_tokens: int | None = None
     add_special_tokens: bool = True
     max_tokens_per_query: int | None = None
@@ -185,7 +191,7 @@ _OPTIONAL_PARAMS = ("dimensions", "truncate_dim", "use_activation", *_COUNTS)
 _TEXT_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("prompt", "prompt_name", "input_type", "instruction"), str),
     **dict.fromkeys(("max_tokens", *_SIDE_LIMITS), int),
-    **dict.fromkeys(("truncate", "add_special_tokens"), bool),
+    **dict.fromkeys(("truncate", "split", "add_special_tokens"), bool),
 }
 _POOLING_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("dimensions", "truncate_dim", *_COUNTS), int),

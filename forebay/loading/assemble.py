@@ -28,14 +28,12 @@ from forebay.text.files import TokenizerFiles, load_tokenizer
 from forebay.text.late import LateSide
 from forebay.text.prompts import Prompts
 from forebay.text.tokenizer import TextTokenizer, lowercase_first
+from forebay.text.windows import Windows
 
 log = logging.getLogger(__name__)
 
 # A static embedding reads texts of any length; so many tokens bound the memory that one text may take.
 STATIC_MAX_LEN = 131_072
-
-# The most tokens of one text that are read by windows, where the user sets no other bound.
-SPLIT_MAX_LEN = 1_048_576
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,8 +118,7 @@ def _make_text(
         template=None if route.reranker is None else route.reranker.template,
         frames_once=isinstance(model, Decoder),
         num_types=model.num_types if files.has_types else 1,
-        split_len=_choose_split_len(loader, max_len, label),
-        overlap=_choose_overlap(loader, max_len),
+        windows=_choose_windows(loader, max_len, label),
         late=late,
         media_ids=model.media_ids,
     )
@@ -140,23 +137,19 @@ def settle(route: RoutePlan, tokenizer: Tokenizer) -> RoutePlan:
     return route
 
 
-def _choose_split_len(loader: Loader, max_len: int, label: str) -> int | None:
+def _choose_windows(loader: Loader, max_len: int, label: str) -> Windows:
     overrides = loader.options.pooler
     if not overrides.enable_chunked_processing:
-        return None
-    split_len = overrides.max_embed_len or SPLIT_MAX_LEN
-    loader.log.say(f"chunked processing{label}", f"windows of {max_len}, up to {split_len} tokens", "user")
-    return split_len
-
-
-def _choose_overlap(loader: Loader, max_len: int) -> int:
-    overlap = loader.options.pooler.chunk_overlap or 0
+        return Windows()
+    overlap = overrides.chunk_overlap or 0
     if 2 * overlap > max_len:
         raise InvalidRequest(
             f"pooler config: chunk_overlap is {overlap}, but windows have {max_len} tokens; give at most half of that",
             field="pooler_config",
         )
-    return overlap
+    windows = Windows(overrides.max_embed_len or Windows().most, overlap, is_default=True)
+    loader.log.say(f"chunked processing{label}", f"windows of {max_len}, up to {windows.most} tokens", "user")
+    return windows
 
 
 def _choose_max_len(route: RoutePlan, model: Encoder, files: TokenizerFiles, options: ModelOptions) -> tuple[int, str]:

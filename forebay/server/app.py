@@ -25,7 +25,7 @@ from forebay.server.admission import admit, admit_score, check_count, unless_gon
 from forebay.server.body import Room, Share, decode, read_body
 from forebay.server.dialect import Answer, AnyCall, Call, Operation, PluginCall, ScoreCall, Served, TextCall
 from forebay.server.dialects import DIALECTS
-from forebay.server.errors import MethodNotAllowed, UnknownRoute, named_as, raise_item_errors
+from forebay.server.errors import MethodNotAllowed, UnknownRoute, in_fields, named_as, raise_item_errors
 from forebay.server.gate import Gate, Paths
 from forebay.server.metrics import Metrics
 from forebay.server.ops import Operations
@@ -65,7 +65,8 @@ class Endpoint:
         self._service.check_ready()
         deadline = time.monotonic() + self._options.request_timeout
         async with within(self._options.request_timeout):
-            with self._room.share() as share:  # until the answer is there: texts take as much while they wait
+            # The share is held until the answer is there: texts take as much while they wait.
+            with in_fields(), self._room.share() as share:
                 return await self._walk(http, share, deadline)
 
     async def _walk(self, http: HttpRequest, share: Share, deadline: float) -> Response:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from forebay.core.errors import (
     EngineError,
     ForebayError,
+    InvalidRequest,
     ItemFailed,
     NotReady,
     Overloaded,
@@ -113,6 +114,24 @@ def raise_item_errors(errors: Mapping[int, ForebayError], num_items: int, field:
     )
     failed.field = place
     raise failed
+
+
+_FIELDS = {"max_tokens": "truncate_prompt_tokens"}
+"""What bodies call a parameter that the engine itself may refuse, where it has another name there."""
+
+
+@contextmanager
+def in_fields() -> Iterator[None]:
+    """Call a parameter at fault by its name in bodies."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.field not in _FIELDS:
+            raise
+        named = copy.copy(error)
+        named.field = _FIELDS[error.field]
+        named.message = error.message.replace(error.field, named.field)
+        raise named from None
 
 
 _PLACE = re.compile(r"input\[(\d+)\]")

@@ -54,6 +54,7 @@ class ItemsBody(Body):
     truncate: bool | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
+    split: bool | None = None
     add_special_tokens: bool | None = None
     cache_salt: str | None = None
 
@@ -70,6 +71,7 @@ class ItemsBody(Body):
             input_type=self.input_type,
             truncate=self.truncate is not False,
             truncation_side=self.truncation_side,
+            split=self.split,
             max_tokens=max_tokens_of(self.truncate_prompt_tokens, abilities.max_len),
             add_special_tokens=self.add_special_tokens is not False,
         )

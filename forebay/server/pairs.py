@@ -29,6 +29,7 @@ class PairOptions(Body):
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+    split: bool | None = None
     max_tokens_per_query: int | None = None
     max_tokens_per_doc: int | None = None
     use_activation: bool | None = None
@@ -47,6 +48,7 @@ class PairOptions(Body):
             instruction=self.instruction,
             truncate=False not in (self.truncate, self.truncation),
             truncation_side=direction,  # type: ignore[arg-type]  # the body admits these words only
+            split=self.split,
             max_tokens=max_tokens_of(self.truncate_prompt_tokens, info.abilities.max_len),
             max_tokens_per_query=self.max_tokens_per_query or None,
             max_tokens_per_doc=self.max_tokens_per_doc or None,

@@ -24,12 +24,13 @@ from forebay.text.meaning import check_media, refuse_single
 from forebay.text.pairs import check_pairs, longest_first, read_pair_frame
 from forebay.text.spans import Spans, read_spans
 from forebay.text.templates import PairTemplate
-from forebay.text.windows import cut_ids, split
+from forebay.text.windows import Windows, cut_ids, split
 
 Ids = NDArray[np.int32]
 
 _NO_LIMIT = 1 << 40
 _NO_RULES = LateSide()
+_NO_WINDOWS = Windows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,12 @@ class TextTokenizer:
     """Encodes the items of requests. ``max_len`` counts special tokens too.
 
     ``has_specials`` False leaves the frame away (static embeddings); ``skips_prompt`` asks for prompt lengths;
-    ``split_len`` is how many tokens of a long text are read by windows (None: it is cut), each of which repeats the
-    last ``overlap`` tokens of the one before it; ``unknown_id`` is the id of what the vocabulary lacks; ``num_types``
-    the number of token types that the model tells apart; ``late`` are the two sides of late interaction, in models
-    for it: a text of no side is read as a document; ``template`` makes one text of a pair, and then single texts are
-    refused unless they come without special tokens, whole templates; ``frames_once`` leaves out a special token that
-    the text has at that end already; ``media_ids`` are tokens that stand for what is no text, and are refused.
+    ``windows`` are those of long texts that are not to be cut; ``unknown_id`` is the id of what the vocabulary
+    lacks; ``num_types`` the number of token types that the model tells apart; ``late`` are the two sides of late
+    interaction, in models for it: a text of no side is read as a document; ``template`` makes one text of a pair,
+    and then single texts are refused unless they come without special tokens, whole templates; ``frames_once``
+    leaves out a special token that the text has at that end already; ``media_ids`` are tokens that stand for what
+    is no text, and are refused.
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only, each a trait of the model)
@@ -78,8 +79,7 @@ class TextTokenizer:
         side: Side = "right",
         has_specials: bool = True,
         skips_prompt: bool = False,
-        split_len: int | None = None,
-        overlap: int = 0,
+        windows: Windows = _NO_WINDOWS,
         unknown_id: int | None = None,
         num_types: int = 1,
         template: PairTemplate | None = None,
@@ -94,8 +94,7 @@ class TextTokenizer:
         self._vocab_size = vocab_size
         self._side = side
         self._skips_prompt = skips_prompt
-        self.split_len = split_len
-        self._overlap = overlap
+        self._windows = windows
         self._unknown_id = unknown_id
         no_frame = Frame(np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._frame = read_frame(tokenizer) if has_specials else no_frame
@@ -120,8 +119,8 @@ class TextTokenizer:
     def encode(self, items: Sequence[Item], params: TextParams, prompt: str, *, splits: bool = False) -> Encoded:
         """Tokenize all items. Raises InvalidRequest or InputTooLong, naming the item, and nothing else.
 
-        ``splits`` cuts a longer text into windows with a frame each, up to ``split_len`` tokens in all, where the
-        model was loaded so.
+        ``splits`` tells that outputs of windows can be joined: then a longer text is cut into windows with a frame each
+        where the request wants that.
         """
         if self._framed is not None and params.add_special_tokens:
             refuse_single(items)
@@ -130,7 +129,8 @@ class TextTokenizer:
         num_specials = len(frame) + len(late.marker)
         room = min(self._room(params, num_specials, late), _side_limit(params))
         side = params.truncation_side or self._side
-        limit = room if self.split_len is None or not splits else max(room, self.split_len - num_specials)
+        most = self._windows.limit(params) if splits else None
+        limit = room if most is None else max(room, most - num_specials)
         bodies, was_cut = self._bodies(items, params, prompt, limit, side)
         wrap = frame.wrap_once if self._frames_once else frame.wrap
         is_whole = not any(was_cut) and max(map(len, bodies), default=0) <= room
@@ -153,7 +153,7 @@ class TextTokenizer:
         num_cut = np.maximum(num_body - limit, 0)
         prompt_lens = self._prompt_lens(items, prompt, frame, num_cut if side == "left" else np.zeros_like(num_cut))
         prompt_lens = np.minimum(prompt_lens, num_body - num_cut + len(frame.prefix))
-        windows = [split(cut_ids(body, limit, side), max(room, 1), self._overlap) for body in bodies]
+        windows = [split(cut_ids(body, limit, side), max(room, 1), self._windows.overlap) for body in bodies]
         counts = np.fromiter(map(len, windows), np.int64, len(windows))
         first = np.cumsum(counts) - counts
         window_prompt_lens = np.zeros(int(counts.sum()), np.int64)  # the prompt stands in a text's first window
@@ -176,8 +176,8 @@ class TextTokenizer:
     def encode_pairs(self, firsts: Sequence[Item], seconds: Sequence[str], params: TextParams, prompt: str) -> Encoded:
         """Tokenize pairs of texts, ``prompt`` before the first ones. Raises as ``encode`` does.
 
-        Each distinct text is tokenized once. Of pairs that are too long the longer text is cut, as it was trained; a
-        model that was loaded so reads the second text by windows instead, each beside the whole first one.
+        Each distinct text is tokenized once. Of pairs that are too long the longer text is cut, as it was trained, or
+        the second text is read by windows, each beside the whole first one.
         """
         if self._framed is not None:
             return self._encode_framed(self._framed, firsts, seconds, params, prompt)
@@ -187,7 +187,7 @@ class TextTokenizer:
         if not params.add_special_tokens:
             raise InvalidRequest("a pair can't do without special tokens", field="add_special_tokens")
         room, side = self._room(params, len(frame)), params.truncation_side or self._side
-        split_len = self.split_len if self.split_len is not None and room > 1 else 0
+        split_len = (self._windows.limit(params) or 0) if room > 1 else 0
         first_limit = min(params.max_tokens_per_query or room, room)
         second_limit = min(params.max_tokens_per_doc or room + split_len, room + split_len)
         one, one_was_cut, other, other_was_cut = self._pair_bodies(firsts, seconds, prompt, max(room, split_len), side)
@@ -211,7 +211,7 @@ class TextTokenizer:
             for index, (first, second, cut, size) in enumerate(
                 zip(one, other, num_first.tolist(), num_read.tolist(), strict=True)
             )
-            for window in split(cut_ids(second, size, side), max(room - cut, 1), self._overlap)
+            for window in split(cut_ids(second, size, side), max(room - cut, 1), self._windows.overlap)
         ]
         ids = [frame.wrap(first, second) for _, first, second in pairs]
         has_types = min(self._num_types, frame.num_types) > 1
@@ -224,7 +224,7 @@ class TextTokenizer:
     ) -> Encoded:
         """Tokenize pairs by the template."""
         limits = PairLimits.of(params, self.max_len, params.truncation_side or self._side)
-        limits = replace(limits, split=self.split_len or 0, overlap=self._overlap)
+        limits = replace(limits, split=self._windows.limit(params) or 0, overlap=self._windows.overlap)
         ids, owners, truncated = framed.read(firsts, seconds, params, prompt, limits)
         check_media(ids, self._media_ids, owners)
         return Encoded(ids, truncated, np.zeros(len(ids), np.int64), owners)
@@ -247,7 +247,8 @@ class TextTokenizer:
         max_len = late.limit(min(params.max_tokens or self.max_len, self.max_len))
         if max_len < num_specials:
             raise InvalidRequest(
-                f"max_tokens is {max_len}, but the model's special tokens alone take {num_specials}", field="max_tokens"
+                f"max_tokens is {max_len}, but the model's special tokens alone take {num_specials}; allow more",
+                field="max_tokens",
             )
         return max_len - num_specials
 

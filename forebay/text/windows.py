@@ -1,11 +1,29 @@
-"""Token ids cut to size, or into windows that overlap. Pure; it knows no text."""
+"""Token ids cut to size, or into windows that overlap, and who wants which. Pure; it knows no text."""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forebay.core.params import TextParams
 from forebay.text.cuts import Side
 
 Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a long text is read by windows: ``most`` tokens of it in all, the last ``overlap`` of a window again in the
+    next one. ``is_default`` tells that requests which do not say want it.
+    """
+
+    most: int = 1 << 20
+    overlap: int = 0
+    is_default: bool = False
+
+    def limit(self, params: TextParams) -> int | None:
+        """Tokens of a long text that a request wants read by windows; None: it is cut."""
+        return self.most if (self.is_default if params.split is None else params.split) else None
 
 
 def cut_ids(ids: Ids, room: int, side: Side) -> Ids:

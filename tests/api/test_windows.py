@@ -74,6 +74,36 @@ def test_outputs_that_can_not_be_joined_are_cut_as_ever(windows):
     assert (len(output.matrices[0]), bool(output.truncated[0])) == (256, True)
 
 
+def test_a_request_chooses_for_itself(windows, plain):
+    """However the model was loaded: by windows, cut, or refused where neither is enough."""
+    for model in (windows, plain):
+        whole, cut = model.embed(LONG, split=True), model.embed(LONG, split=False)
+        np.testing.assert_array_equal(whole.embeddings, windows.embed(LONG).embeddings)
+        np.testing.assert_array_equal(cut.embeddings, plain.embed(LONG).embeddings)
+        assert (bool(whole.truncated[0]), bool(cut.truncated[0])) == (False, True)
+        assert model.embed(LONG, split=True, truncate=False).num_tokens == whole.num_tokens
+        with pytest.raises(InputTooLong, match="at most 256"):
+            model.embed(LONG, split=False, truncate=False)
+        short = model.embed(LONG, split=True, max_tokens=10)
+        num_words = sum(len(ids) - 2 for ids in window_ids(plain, LONG))
+        assert short.num_tokens[0] == num_words + 2 * -(-num_words // 8)
+
+
+def test_what_can_not_be_joined_is_not_split(windows):
+    with pytest.raises(InvalidRequest, match="'token_embed' of its windows can't be joined") as caught:
+        windows.token_embed(LONG, split=True)
+    assert caught.value.field == "split"
+    assert windows.token_embed(LONG, split=False).truncated[0]
+    with pytest.raises(InvalidRequest, match="split is of type str"):
+        windows.embed(LONG, split="yes")
+
+
+def test_bi_encoders_compare_what_was_read_by_windows(windows, plain):
+    whole = windows.score("a river", [LONG, WORDS])
+    np.testing.assert_allclose(plain.score("a river", [LONG, WORDS], split=True).scores, whole.scores, atol=1e-6)
+    assert abs(plain.score("a river", LONG)[0] - whole[0]) > 1e-4
+
+
 def test_the_order_of_many_windows_does_not_matter(windows):
     texts = [LONG + str(place) for place in range(20)]
     together = windows.embed(texts).embeddings

@@ -48,6 +48,15 @@ def test_scores_are_those_of_python(real_cli, folder, pairs, command, side, pool
     assert f"{'document' if command == 'score' else 'text'}[{2 if pooler else 1}]" in done.err
 
 
+def test_windows_for_a_run(real_cli, folder, pairs):
+    with PoolingModel(str(folder)) as model:
+        expected = model.score(QUERY, list(TEXTS), split=True)
+    done = real_cli("score", pairs, "--model", folder, "--split")
+    assert [json.loads(line)["score"] for line in done.out.splitlines()] == pytest.approx(expected.scores, abs=1e-6)
+    done = real_cli("classify", pairs, "--model", folder, "--split", "--no-progress")
+    assert (done.code, "can't be joined" in done.err) == (2, True)
+
+
 def test_the_ends_differ(folder):
     with PoolingModel(str(folder)) as model:
         left, right = (model.score(QUERY, TEXTS[1], truncation_side=side)[0] for side in ("left", "right"))
@@ -66,6 +75,10 @@ def test_embeddings_by_windows(real_cli, store, tmp_path):
     for row, wanted in zip(found, expected.embeddings.tolist(), strict=True):
         assert row == pytest.approx(wanted, abs=1e-5)
     assert not expected.truncated.any()
+    asked = real_cli("embed", path, "--model", backbone, "--no-progress", "--split")
+    assert asked.out == done.out
+    done = real_cli("embed", path, "--model", backbone, "--no-progress", "--no-truncate")
+    assert (done.code, "input[1]" in done.err) == (1, True)
     done = real_cli("embed", path, "--model", backbone, "--pooler-config", "[]")
     assert (done.code, "--pooler-config is a JSON list" in done.err) == (2, True)
     done = real_cli("embed", path, "--model", backbone, "--pooler-config", "{")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support import heads, multi_vector
+from tests.support.texts import sentence
 
 QUERY = "where does the river go"
 DOCUMENTS = ["The river flows over stone.", "A mill.", "The river flows over stone.", "", "water " * 200]
@@ -233,6 +234,20 @@ def test_nulls_are_left_out_fields(reranker):
 
 
 LONG = "water " * 200
+
+
+def test_long_documents_by_windows(reranker):
+    documents = [sentence(200, 2), "A mill."]
+    expected = reranker.model.score(QUERY, documents, split=True)
+    cut = reranker.model.score(QUERY, documents)
+    assert (expected.truncated.tolist(), cut.truncated.tolist()) == ([False, False], [True, False])
+    for path, place in (("/score", "data"), ("/rerank", "results")):
+        said = reranker.post(path, query=QUERY, queries=QUERY, documents=documents, split=True)
+        found = {entry["index"]: entry.get("score", entry.get("relevance_score")) for entry in said[place]}
+        assert [found[0], found[1]] == pytest.approx(expected.scores.tolist(), abs=1e-6)
+    assert abs(expected[0] - cut[0]) > 1e-4
+    error = reranker.refuse("/rerank", query=QUERY, documents=documents, truncate_prompt_tokens=1)
+    assert error["param"] == "truncate_prompt_tokens"
 
 
 @pytest.mark.parametrize(

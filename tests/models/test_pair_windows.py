@@ -57,6 +57,17 @@ def test_the_best_window_by_default(store: Store) -> None:
     assert difference(model_of(store).score(QUERY, LONG).scores, 1 / (1 + np.exp(-logits.max()))) <= 1e-5
 
 
+def test_a_request_chooses_for_itself(store: Store) -> None:
+    plain, windows = store.engine(head_folder(store, "bert", "sequence", num_labels=1)), model_of(store)
+    by_windows, cut = windows.score(QUERY, LONG).scores, plain.score(QUERY, LONG).scores
+    for model in (plain, windows):
+        assert np.array_equal(model.score(QUERY, LONG, split=True).scores, by_windows)
+        assert np.array_equal(model.score(QUERY, LONG, split=False).scores, cut)
+    assert abs(by_windows - cut) >= 1e-3
+    with pytest.raises(InvalidRequest, match="'classify' of its windows can't be joined"):
+        plain.classify(LONG, split=True)
+
+
 def test_the_bound_cuts_and_tells(store: Store) -> None:
     model = model_of(store, max_embed_len=112)
     output = model.score(QUERY, LONG, use_activation=False)

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.compare import write_between_markers
 from benchmarks.cpu_libraries import LIBRARIES, OWN_BATCHES, PACKAGES, ROOT, ST, Library, make_environment, say
-from benchmarks.cpu_models import Prepared, count_operations, measure_peak, prepare_model
+from benchmarks.cpu_models import Prepared, count_operations, measure_machine, prepare_model
 from benchmarks.cpu_report import Measured, to_markdown
 from benchmarks.texts import make_texts, make_texts_of
 
@@ -35,8 +35,8 @@ COUNTS = {
 }
 """Texts of all rounds together: a model of BERT's size takes some eight times as long."""
 
-CALLS = 30
-"""Single texts a round."""
+CALLS, TURNS = 30, 5
+"""Single texts a round, and in how many turns: a machine that is busy for a second meets all libraries."""
 
 BATCHES = {"mixed": (8, 16, 32), "short": (16, 32, 64)}
 """Sizes that are tried; long texts get the mixed ones'."""
@@ -212,12 +212,14 @@ def run_round(field: Field, number: int, texts: Mapping[str, Sequence[str]], sin
                 yield process, kind, process.embed(some, field.batch(process, kind))
             except Gone as error:
                 field.drop(process, error)
-    for process in list(field.processes)[:: 1 if number % 2 else -1]:
-        try:
-            process.embed(singles[:1], 1)
-            yield process, "single", statistics.median(process.embed([text], 1) for text in singles)
-        except Gone as error:
-            field.drop(process, error)
+    say(f"round {number + 1}: {len(singles)} single texts")
+    for turn in range(TURNS):
+        for process in list(field.processes)[:: 1 if turn % 2 else -1]:
+            try:
+                process.embed(singles[:1], 1)
+                yield process, "single", statistics.median(process.embed([text], 1) for text in singles[turn::TURNS])
+            except Gone as error:
+                field.drop(process, error)
 
 
 def measure(model: str, options: argparse.Namespace, pythons: Mapping[str, Path]) -> Measured:
@@ -229,7 +231,7 @@ def measure(model: str, options: argparse.Namespace, pythons: Mapping[str, Path]
         kind: make_texts(kind, max(4 * rounds, int(count * options.scale))) for kind, count in COUNTS[model].items()
     }
     singles = make_texts_of(12, CALLS * rounds)
-    peaks = [measure_peak(pythons["forebay"])]
+    before = measure_machine(pythons["forebay"])
     say(f"{model}: starting the libraries")
     with start(names, pythons, prepared.folder, batches) as field:
         cosines = check(field, texts["mixed"][: CHECKED[model]])
@@ -246,8 +248,7 @@ def measure(model: str, options: argparse.Namespace, pythons: Mapping[str, Path]
                 if kind == "mixed" and number == 0:
                     measured.memory[process.library.name] = process.peak
             field.drop_once()
-    peaks.append(measure_peak(pythons["forebay"]))
-    measured.peak = {precision: max(peak[precision] for peak in peaks) for precision in peaks[0]}
+    measured.machine = before.or_better(measure_machine(pythons["forebay"]))
     return measured
 
 

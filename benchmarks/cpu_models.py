@@ -103,8 +103,23 @@ def count_operations(config: Mapping[str, Any], lengths: Sequence[int]) -> Opera
     return Operations(linear, 4 * layers * hidden * sum(length * length for length in lengths))
 
 
-def measure_peak(python: Path) -> dict[str, tuple[float, str]]:
-    """The greatest rate of matrix products by precision, in operations a second, and whose products they were."""
+class Machine(NamedTuple):
+    """The greatest rates that the machine showed: of matrix products by precision, in operations a second, with the
+    name of whose products they were, and of reading memory, in bytes a second.
+    """
+
+    peak: dict[str, tuple[float, str]]
+    memory: float
+
+    def or_better(self, other: "Machine") -> "Machine":
+        """The greater of each."""
+        peak = {precision: max(rate, other.peak[precision]) for precision, rate in self.peak.items()}
+        return Machine(peak, max(self.memory, other.memory))
+
+
+def measure_machine(python: Path) -> Machine:
+    """Let a process of its own find them."""
     script = str(Path(__file__).parent / "cpu_peak.py")
     done = subprocess.run([str(python), script], stdout=subprocess.PIPE, text=True, check=True, cwd="/")
-    return {precision: (rate, by) for precision, (rate, by) in json.loads(done.stdout.splitlines()[-1]).items()}
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Machine({precision: (rate, by) for precision, (rate, by) in found["peak"].items()}, found["memory"])

@@ -1,4 +1,5 @@
-"""The greatest rate of matrix products that this processor showed, by precision: ``python cpu_peak.py`` prints JSON.
+"""The greatest rate of matrix products that this processor showed, by precision, and that of reading memory:
+``python cpu_peak.py`` prints JSON.
 
 The best of PyTorch's products and of Forebay's own linear layers, over the shapes of the two models: each library
 reaches its own share of the processor, and the highest that any reaches comes nearest to what it can do.
@@ -62,9 +63,15 @@ def native_rate(precision, width, inner, pairs=4):
     return best_rate(lambda: program.run(ids, ids, None, borders, None, out, threads), 4 * pairs * ROWS * width * inner)
 
 
+def memory_rate():
+    """Bytes a second that all threads read of a table no cache holds."""
+    table = torch.ones(1 << 26)
+    return best_rate(table.sum, table.nbytes)
+
+
 def main():
     with torch.inference_mode():
-        found = {
+        peak = {
             precision: max(
                 (rate(precision, *shape), by)
                 for by, rate in (("PyTorch", torch_rate), ("Forebay", native_rate))
@@ -72,7 +79,7 @@ def main():
             )
             for precision in PRECISIONS
         }
-    print(json.dumps(found))
+        print(json.dumps({"peak": peak, "memory": memory_rate()}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.cpu_libraries import ST, Library
-from benchmarks.cpu_models import LENGTH, Operations
+from benchmarks.cpu_models import LENGTH, Machine, Operations
 from benchmarks.machine import processor
 
 TITLES = {"default": "all-MiniLM-L6-v2", "bert-base": "BERT-base with random weights"}
@@ -30,7 +30,7 @@ class Measured:
     operations: dict[str, list[Operations]] = field(default_factory=dict)
     seconds: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     memory: dict[str, int] = field(default_factory=dict)
-    peak: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    machine: Machine = field(default_factory=lambda: Machine({}, 0.0))
 
     def speed(self, library: Library, kind: str) -> float:
         """Tokens a second, the median of the rounds."""
@@ -44,7 +44,7 @@ class Measured:
 
     def share(self, library: Library, kind: str, linear_only: bool) -> float:
         """Of the peak's time, the median of the rounds."""
-        rates = {precision: rate for precision, (rate, _) in self.peak.items()}
+        rates = {precision: rate for precision, (rate, _) in self.machine.peak.items()}
         shares = []
         for operations, one in zip(self.operations[kind], self.seconds[library.name][kind], strict=False):
             counted = Operations(operations.linear, 0) if linear_only else operations
@@ -70,12 +70,13 @@ def heading(measured: Measured) -> str:
     blocks = [first[start : start + 8] for start in range(0, len(first), 8)]
     padding = sum(len(block) * block[-1] for block in blocks) / sum(first) - 1
     rates = ", ".join(
-        f"{precision} {rate / 1e9:,.0f} Gop/s ({by}'s)" for precision, (rate, by) in measured.peak.items()
+        f"{precision} {rate / 1e9:,.0f} Gop/s ({by}'s)" for precision, (rate, by) in measured.machine.peak.items()
     )
     return (
         f"**{TITLES[measured.model]}**, at most {LENGTH} tokens a text; texts: {counts}, in "
         f"{len(measured.lengths['mixed'])} rounds (sorted and in batches of 8, {padding:.0%} of the mixed ones' tokens "
-        f"would be padding). Peak of matrix products: {rates}."
+        f"would be padding). Peak of matrix products: {rates}; of reading memory: "
+        f"{measured.machine.memory / 1e9:.1f} GB/s."
     )
 
 

@@ -15,6 +15,7 @@ from tests.support.texts import sentence
 
 LOGITS, VECTORS = 1e-4, 1e-5
 FACTOR = 100
+FAMILIES = ("qwen3", "qwen2", "llama", "mistral", "gemma", "gemma2", "gpt2", "gpt_neox")
 TEXTS = ("a river", "the", sentence(40, 1), "Deep, cold water!", sentence(12, 2))
 
 
@@ -27,7 +28,7 @@ def unit(rows: list[np.ndarray]) -> np.ndarray:
     return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "mistral", "gemma", "gemma2", "gpt2", "gpt_neox"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3"])
 def test_a_language_model_becomes_an_embedder(tmp_path: Path, family: str) -> None:
     folder = save(tmp_path / "model", family, "CausalLM", ends="$A </s>")
     states = states_of(folder, ids_of(folder, TEXTS))
@@ -62,7 +63,7 @@ def test_a_language_model_becomes_a_classifier_by_its_template(tmp_path: Path) -
         assert np.array_equal(model.score("a river", "the lake", use_activation=False).scores, found)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "mistral", "gemma", "gemma2", "gpt2", "gpt_neox"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3"])
 @pytest.mark.parametrize("ends", ["$A", "$A </s>"])
 def test_sequence_classifiers(tmp_path: Path, family: str, ends: str) -> None:
     folder = save(tmp_path / "model", family, "SequenceClassification", ends=ends, num_labels=3)
@@ -91,7 +92,7 @@ def test_the_row_is_chosen_by_the_padding_id(tmp_path: Path) -> None:
         assert difference(model.classify(TEXTS[:1], use_activation=False).scores[0], other) <= LOGITS
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_token_classifiers(tmp_path: Path, family: str) -> None:
     folder = save(tmp_path / "model", family, "TokenClassification", num_labels=4)
     expected = logits_of(folder, "TokenClassification", ids_of(folder, TEXTS))

@@ -34,6 +34,7 @@ CONFIGS: dict[str, Any] = {
     "mistral": transformers.MistralConfig,
     "gemma": transformers.GemmaConfig,
     "gemma2": transformers.Gemma2Config,
+    "gemma3": transformers.Gemma3TextConfig,
     "gpt2": transformers.GPT2Config,
     "gpt_neox": transformers.GPTNeoXConfig,
 }
@@ -64,7 +65,7 @@ def save(
 ) -> Path:
     """A checkpoint of transformers' class for this kind ("CausalLM", "SequenceClassification", …)."""
     made = tokenizer(ends)
-    own = {"head_dim": 8} if family in ("qwen3", "gemma", "gemma2") else {}
+    own = {"head_dim": 8} if family in ("qwen3", "gemma", "gemma2", "gemma3") else {}
     config = CONFIGS[family](
         vocab_size=made.get_vocab_size(), **{**SIZES, "pad_token_id": 1, "eos_token_id": 2, **own, **changes}
     )

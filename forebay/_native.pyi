@@ -91,6 +91,9 @@ class Program:
 def weighted_sums(rows: Floats, starts: Ids, lens: Ids, weights: Floats | None, out: Floats) -> None:
     """Put the sums of weights [sum(lens)] (None: 1) times rows [T, H] over each segment into ``out`` [n, H]."""
 
+def maxima(rows: Floats, starts: Ids, lens: Ids, out: Floats) -> None:
+    """Put the greatest of the rows [T, H] of each segment, column by column, into ``out`` [n, H]; 0 without rows."""
+
 def unit_rows(rows: Floats, out: Floats, least: float) -> None:
     """Put rows [n, H] scaled to unit length into ``out``; those shorter than ``least`` are divided by it."""
 

@@ -31,6 +31,18 @@ class Run(NamedTuple):
         return slice(self.start, self.start + self.num_seqs * self.length)
 
 
+def find_runs(starts: NDArray[np.int64], lens: NDArray[np.int64]) -> tuple[Run, ...]:
+    """Join neighbours of equal length among sequences of ``lens`` [n] rows from ``starts`` [n] on."""
+    runs: list[Run] = []
+    for start, length in zip(starts.tolist(), lens.tolist(), strict=True):
+        former = runs[-1] if runs else None
+        if former is not None and former.length == length and former.rows.stop == start:
+            runs[-1] = Run(former.start, former.num_seqs + 1, length)
+        else:
+            runs.append(Run(start, 1, length))
+    return tuple(runs)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatBatch:
     """T tokens of n sequences, or of chunks of them, ordered by length.

@@ -1,5 +1,5 @@
-"""Sums over segments of rows and what else pooling makes of few rows: quotients, unit vectors. It knows no sequences
-and no methods.
+"""Sums and maxima over segments of rows, and what else pooling makes of few rows: quotients, unit vectors. It knows no
+sequences and no methods.
 
 A short text has one row of a few hundred numbers, of which PyTorch's way to a sum or a quotient takes longer than the
 numbers do: on the CPU the native kernels and NumPy compute them.
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forebay.layers.batch import Run
+from forebay.layers.batch import Run, find_runs
 from forebay.layers.native import extension, is_wanted
 
 # A slab of rows is brought to float32 at a time, so that no whole copy of the batch ever stands in memory.
@@ -58,6 +58,42 @@ def weighted_sums_reference(hidden: Tensor, runs: Sequence[Run], weights: NDArra
             for at in range(0, run.num_seqs, slab):
                 sums = torch.bmm(run_weights[at : at + slab], rows[at : at + slab].float())
                 out[first + at : first + at + len(sums)] = sums[:, 0]
+        first += run.num_seqs
+    return out
+
+
+def rows_at(hidden: Tensor, places: NDArray[np.int64], is_there: NDArray[np.bool_]) -> Tensor:
+    """Return the rows of ``hidden`` [T, H] at ``places`` [n], zeros where not ``is_there`` [n]: float32 [n, H]."""
+    if _IS_NATIVE and _is_plain(hidden):
+        out = np.empty((len(places), hidden.shape[1]), np.float32)
+        extension.weighted_sums(hidden.numpy(), places, is_there.astype(np.int64), None, out)  # sums of one row or none
+        return torch.from_numpy(out)
+    found = hidden.new_zeros(len(places), hidden.shape[1], dtype=torch.float32)
+    rows = torch.from_numpy(places[is_there]).to(hidden.device)
+    found[torch.from_numpy(is_there).to(hidden.device)] = hidden[rows].float()
+    return found
+
+
+def maxima(hidden: Tensor, starts: NDArray[np.int64], lens: NDArray[np.int64]) -> Tensor:
+    """Return the greatest rows of ``hidden`` [T, H], column by column, over each of n segments: float32 [n, H].
+
+    ``starts`` and ``lens`` (int64 [n]) are the segments' rows. NaN is greater than all; a segment without rows is 0.
+    """
+    if _IS_NATIVE and _is_plain(hidden):
+        out = np.empty((len(starts), hidden.shape[1]), np.float32)
+        extension.maxima(hidden.numpy(), starts, lens, out)
+        return torch.from_numpy(out)
+    return maxima_reference(hidden, starts, lens)
+
+
+def maxima_reference(hidden: Tensor, starts: NDArray[np.int64], lens: NDArray[np.int64]) -> Tensor:
+    """The same by PyTorch, for every device and dtype."""
+    out = hidden.new_zeros(len(starts), hidden.shape[1], dtype=torch.float32)
+    first = 0
+    for run in find_runs(starts, lens):
+        if run.length:
+            rows = hidden[run.rows].view(run.num_seqs, run.length, -1)
+            out[first : first + run.num_seqs] = rows.amax(1).float()
         first += run.num_seqs
     return out
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forebay.layers.batch import Run
+from forebay.layers.batch import Run, find_runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,14 +37,8 @@ class Cursor:
             return self
         picked = np.asarray(rows)
         starts, lens = self.starts[picked], self.lens[picked]
-        runs: list[Run] = []
-        for start, length in zip(starts.tolist(), lens.tolist(), strict=True):
-            former = runs[-1] if runs else None
-            if former is not None and former.length == length and former.rows.stop == start:
-                runs[-1] = Run(former.start, former.num_seqs + 1, length)
-            else:
-                runs.append(Run(start, 1, length))
-        return Cursor(starts, lens, self.prompt_lens[picked], self.offsets[picked], self.ids, tuple(runs), self.kept)
+        runs = find_runs(starts, lens)
+        return Cursor(starts, lens, self.prompt_lens[picked], self.offsets[picked], self.ids, runs, self.kept)
 
     def __len__(self) -> int:
         return len(self.lens)

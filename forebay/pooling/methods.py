@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forebay.layers.segments import divide_rows, weighted_sums
+from forebay.layers.segments import divide_rows, maxima, rows_at, weighted_sums
 from forebay.pooling.cursor import Cursor
 
 # The weight of a row that stands in until the wanted one comes, which has 1.
@@ -124,29 +124,14 @@ def last_by_id(padding_id: int) -> Method:
 
 def _rows_where(hidden: Tensor, cursor: Cursor, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Partial:
     """The row at ``places`` [n] within each sequence where ``weights`` [n] is not 0, zeros elsewhere."""
-    out = hidden.new_zeros(len(cursor), hidden.shape[1], dtype=torch.float32)
-    is_here = weights > 0
-    rows = torch.from_numpy((cursor.starts + places)[is_here]).to(hidden.device)
-    out[torch.from_numpy(is_here).to(hidden.device)] = hidden[rows].float()
-    return Partial(out, weights.astype(np.float32))
+    return Partial(rows_at(hidden, cursor.starts + places, weights > 0), weights.astype(np.float32))
 
 
 def _maximum(hidden: Tensor, cursor: Cursor) -> Partial:
     """The maximum of all rows, column by column."""
-    out = hidden.new_zeros(len(cursor), hidden.shape[1], dtype=torch.float32)
     skipped = np.clip(cursor.prompt_lens - cursor.offsets, 0, cursor.lens)
-    first = 0
-    for run in cursor.runs:
-        rows = hidden[run.rows].view(run.num_seqs, run.length, hidden.shape[1])
-        own = slice(first, first + run.num_seqs)
-        if run.length and not skipped[own].any():
-            out[own] = rows.amax(1).float()
-        elif run.length:
-            for index, skip in enumerate(skipped[own].tolist()):
-                if skip < run.length:
-                    out[first + index] = rows[index, skip:].amax(0).float()
-        first += run.num_seqs
-    return Partial(out, (cursor.lens - skipped).astype(np.float32))
+    lens = cursor.lens - skipped
+    return Partial(maxima(hidden, cursor.starts + skipped, lens), lens.astype(np.float32))
 
 
 def _add(carried: Partial, new: Partial) -> Partial:

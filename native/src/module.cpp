@@ -168,8 +168,8 @@ void show(Program& program, int src, int state) {
   program.append({.kind = Op::Kind::show, .src = src, .state = state});
 }
 
-void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const std::optional<Vector>& weights,
-                  Array<float, 2> out) {
+// Returns how many rows the segments have together.
+std::int64_t check_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const Array<float, 2>& out) {
   require(starts.size() == lens.size() && out.shape(0) == lens.size() && out.shape(1) == rows.shape(1), "wrong shapes");
   const auto most = static_cast<std::int64_t>(rows.shape(0));
   std::int64_t total = 0;
@@ -178,10 +178,23 @@ void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const 
     require(start >= 0 && length >= 0 && start <= most && length <= most - start, "a segment goes past the rows");
     total += length;
   }
+  return total;
+}
+
+void sum_segments(const Matrix& rows, const Ids& starts, const Ids& lens, const std::optional<Vector>& weights,
+                  Array<float, 2> out) {
+  const std::int64_t total = check_segments(rows, starts, lens, out);
   require(!weights || total == static_cast<std::int64_t>(weights->size()), "there must be one weight a row of the segments");
   const nb::gil_scoped_release release;
   weighted_sums(rows.data(), static_cast<long>(rows.shape(1)), starts.data(), lens.data(), static_cast<long>(lens.size()),
                 weights ? weights->data() : nullptr, out.data());
+}
+
+void find_maxima(const Matrix& rows, const Ids& starts, const Ids& lens, Array<float, 2> out) {
+  check_segments(rows, starts, lens, out);
+  const nb::gil_scoped_release release;
+  maxima(rows.data(), static_cast<long>(rows.shape(1)), starts.data(), lens.data(), static_cast<long>(lens.size()),
+         out.data());
 }
 
 void scale_to_unit(const Matrix& rows, Array<float, 2> out, float least) {
@@ -279,6 +292,8 @@ NB_MODULE(_native, m) {
            nb::arg("seen") = nb::none(), nb::arg("angles") = AngleTables(), nb::arg("pages") = nb::none());
   m.def("weighted_sums", &sum_segments, nb::arg("rows"), nb::arg("starts"), nb::arg("lens"),
         nb::arg("weights").none(), nb::arg("out"), "Sums of weighted rows over segments.");
+  m.def("maxima", &find_maxima, nb::arg("rows"), nb::arg("starts"), nb::arg("lens"), nb::arg("out"),
+        "Maxima of rows over segments.");
   m.def("unit_rows", &scale_to_unit, nb::arg("rows"), nb::arg("out"), nb::arg("least"), "Rows scaled to unit length.");
   m.def("max_sim", &max_sim, nb::arg("kernels"), nb::arg("query"), nb::arg("arrays"), nb::arg("lens"), nb::arg("out"),
         nb::arg("threads"), "MaxSim of a query with documents that lie end to end in arrays.");

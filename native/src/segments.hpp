@@ -1,4 +1,4 @@
-// Sums over segments of rows, and rows of unit length, for pooling. Each sum has one order, whatever stands beside it.
+// Sums and maxima over segments of rows, and rows of unit length, for pooling. Each has one order, whatever stands beside it.
 #pragma once
 
 #include <cmath>
@@ -16,6 +16,19 @@ inline void weighted_sums(const float* rows, long width, const std::int64_t* sta
     for (long left = lens[i]; left > 0; --left, row += width) {
       const float weight = weights ? *weights++ : 1.0f;
       for (long j = 0; j < width; ++j) out[j] += weight * row[j];
+    }
+  }
+}
+
+// out[i] = the greatest of the rows starts[i] to starts[i] + lens[i], column by column; NaN wins, no rows are zeros.
+inline void maxima(const float* rows, long width, const std::int64_t* starts, const std::int64_t* lens, long segments,
+                   float* out) {
+  for (long i = 0; i < segments; ++i, out += width) {
+    const float* row = rows + starts[i] * width;
+    for (long j = 0; j < width; ++j) out[j] = lens[i] > 0 ? row[j] : 0.0f;
+    for (long left = lens[i] - 1; left > 0; --left) {
+      row += width;
+      for (long j = 0; j < width; ++j) out[j] = (row[j] > out[j]) | (row[j] != row[j]) ? row[j] : out[j];
     }
   }
 }

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from forebay.layers import segments
 from forebay.layers.batch import Run
 from forebay.layers.native import extension
-from forebay.layers.segments import divide_rows, unit_rows, weighted_sums, weighted_sums_reference
+from forebay.layers.segments import (
+    divide_rows,
+    maxima,
+    maxima_reference,
+    rows_at,
+    unit_rows,
+    weighted_sums,
+    weighted_sums_reference,
+)
 
 pytestmark = pytest.mark.skipif(extension is None, reason="the native kernels are not built")
 
@@ -51,6 +59,32 @@ def test_sums(lens: list[int], gap: int, width: int, seed: int) -> None:
         assert torch.equal(part[0], made[index])
 
 
+@given(
+    lens=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    gap=st.integers(0, 3),
+    width=st.integers(1, 70),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_maxima_and_single_rows(lens: list[int], gap: int, width: int, seed: int) -> None:
+    """Bit for bit those of PyTorch, whatever is not finite."""
+    rng = np.random.default_rng(seed)
+    starts, sizes, _ = make(lens, gap)
+    rows = rng.standard_normal((int(sizes.sum()) + gap * len(lens), width), np.float32)
+    rows[rng.random(rows.shape) < 0.02] = rng.choice(np.array([np.nan, np.inf, -np.inf], np.float32))
+    hidden = torch.from_numpy(rows)
+    for made in (maxima(hidden, starts, sizes), maxima_reference(hidden, starts, sizes)):
+        for row, start, length in zip(made.numpy(), starts, sizes, strict=True):
+            part = rows[start : start + length]
+            assert np.array_equal(row, part.max(0) if length else np.zeros(width, np.float32), equal_nan=True)
+    is_there = (sizes > 0) & (rng.random(len(sizes)) < 0.7)
+    places = np.where(is_there, starts + np.maximum(sizes - 1, 0), starts)
+    expected = np.zeros((len(sizes), width), np.float32)
+    expected[is_there] = rows[places[is_there]]
+    assert np.array_equal(rows_at(hidden, places, is_there).numpy(), expected, equal_nan=True)
+    assert np.array_equal(rows_at(hidden.double(), places, is_there).numpy(), expected, equal_nan=True)
+
+
 def test_what_is_not_finite_stays_in_its_segment() -> None:
     hidden = torch.ones(4, 3)
     hidden[1, 2] = float("nan")
@@ -65,6 +99,9 @@ def test_switched_off_it_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "extension", None)
     starts, sizes, runs = make([2, 1], 0)
     assert weighted_sums(torch.ones(3, 2), starts, sizes, runs, np.ones(3, np.float32)).tolist() == [[2, 2], [1, 1]]
+    rows = torch.tensor([[1.0, 5.0], [3.0, 2.0], [7.0, 7.0]])
+    assert maxima(rows, starts, sizes).tolist() == [[3, 5], [7, 7]]
+    assert rows_at(rows, np.array([1, 2]), np.array([True, False])).tolist() == [[3, 2], [0, 0]]
     assert unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist() == [
         [pytest.approx(0.6), pytest.approx(0.8)],
         [0, 0],
@@ -105,7 +142,9 @@ def test_rows_are_divided_one_by_one() -> None:
 )
 def test_segments_outside_the_rows_are_refused(starts: list[int], lens: list[int], num_weights: int) -> None:
     out = np.empty((1, 2), np.float32)
+    rows, weights = np.ones((3, 2), np.float32), np.ones(num_weights, np.float32)
     with pytest.raises(ValueError, match="segment"):
-        extension.weighted_sums(
-            np.ones((3, 2), np.float32), np.array(starts), np.array(lens), np.ones(num_weights, np.float32), out
-        )
+        extension.weighted_sums(rows, np.array(starts), np.array(lens), weights, out)
+    if num_weights == sum(lens):
+        with pytest.raises(ValueError, match="segment"):
+            extension.maxima(rows, np.array(starts), np.array(lens), out)
